@@ -1,0 +1,1 @@
+"""HTTP, tokenising, accounting and the operators' side; of the engine it knows only client and messages."""

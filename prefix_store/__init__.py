@@ -1,0 +1,1 @@
+"""What is cached, until when and for whom. Knows no torch and no HTTP."""
