@@ -24,15 +24,16 @@ class RequestRefused(EngineError):
 
 
 class PromptTooLong(RequestRefused):
-    """Prompt and answer together exceed the model's window or the pool. Refused, never cut."""
+    """Prompt and answer together exceed the model's window. Refused, never cut."""
 
-    def __init__(self, *, prompt: int, answer: int, limit: int) -> None:
-        super().__init__(
+    @classmethod
+    def of(cls, *, prompt: int, answer: int, limit: int) -> PromptTooLong:
+        """Say it in numbers of tokens, in the words that clients of hosted APIs know."""
+        return cls(
             f"This model's maximum context length is {limit} tokens. However, you requested {prompt + answer} tokens "
             f"({prompt} in the messages, {answer} in the completion).",
             field="messages",
         )
-        self.prompt, self.answer, self.limit = prompt, answer, limit
 
 
 class Overloaded(EngineError):

@@ -1,0 +1,27 @@
+# Few words, each of which sets itself up on a fresh machine. ARGS passes more on: make run ARGS="--port 8080"
+.PHONY: help setup run test lint bench clean
+.DEFAULT_GOAL := help
+
+help:  ## say what the words are
+	@sed -n 's/^\([a-z]*\):.*## /make \1	/p' $(MAKEFILE_LIST)
+
+setup:  ## install everything into .venv; instant when nothing changed
+	@scripts/setup.sh
+
+run: setup  ## start the server on the default model
+	.venv/bin/keepwarm serve $(ARGS)
+
+test: setup  ## run every test
+	.venv/bin/python -m pytest $(ARGS)
+
+lint: setup  ## check style, types and the borders between packages
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: setup  ## measure; the last line is one JSON object
+	.venv/bin/python -m benchmarks $(ARGS)
+
+clean:  ## remove what is built here, .venv too; caches of models stay
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -1,0 +1,31 @@
+"""The slow truth: gather each sequence's K and V, build the mask, softmax in float32. For tests and self-tests."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.batch import Batch
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, batch: Batch, scaling: float
+) -> Tensor:
+    """See `engine.attention` for the shapes."""
+    output = torch.empty_like(query)
+    for rows in batch.rows:
+        span = slice(rows.first, rows.last)
+        past = torch.cat([torch.arange(slot, slot + n, device=query.device) for slot, n in rows.past] or [key.new_empty(0).long()])
+        seen_keys, seen_values = keys[past], values[past]  # [seen, kv_heads, head_dim]
+        if rows.causal:
+            seen_keys = torch.cat([seen_keys, key[span]])
+            seen_values = torch.cat([seen_values, value[span]])
+        group = query.shape[1] // key.shape[1]
+        seen_keys = seen_keys.repeat_interleave(group, dim=1).float()
+        seen_values = seen_values.repeat_interleave(group, dim=1).float()
+        scores = torch.einsum("qhd,khd->hqk", query[span].float(), seen_keys) * scaling
+        if rows.causal:
+            allowed = torch.ones(scores.shape[1:], dtype=torch.bool, device=query.device).tril(len(past))
+            scores = scores.masked_fill(~allowed, float("-inf"))
+        output[span] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), seen_values).to(query.dtype)
+    return output

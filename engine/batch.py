@@ -1,0 +1,78 @@
+"""One step as arrays: which tokens go in, where their K/V go, what each row attends to.
+
+Owns nothing: a batch is built from the scheduler's chunks, used for one forward pass and dropped. Rule: ranges are
+half-open, rows of one sequence are contiguous, and no Python loop runs per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from engine.request import TOKEN_BYTES
+from engine.scheduler import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows [first, last) of one sequence and the stretches of slots that hold the K/V they all may see.
+
+    With `causal`, the rows also attend to themselves, each up to its own position; without, the stretches already
+    include the one new token.
+    """
+
+    first: int
+    last: int
+    past: tuple[tuple[int, int], ...]  # (first slot, tokens), in token order
+    causal: bool
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return self.last - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Everything a forward pass needs beside the weights and the pool."""
+
+    tokens: torch.Tensor  # [tokens] int64
+    positions: torch.Tensor  # [tokens] int64
+    slots: torch.Tensor  # [tokens] int64, where the new K/V go
+    rows: tuple[Rows, ...]
+    sample_rows: torch.Tensor  # [samples] int64, rows whose logits are wanted
+    copies: tuple[tuple[int, int, int], ...]  # (source slot, target slot, tokens), before anything is written
+
+
+def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
+    """Lay the chunks out one after another. O(chunks + tokens), the tokens in numpy."""
+    tokens, positions, slots, rows, sample_rows, copies = [], [], [], [], [], []
+    first = 0
+    for chunk in chunks:
+        sequence, start, count = chunk.sequence, chunk.start, chunk.count
+        assert sequence.hold is not None
+        table = sequence.hold.table
+        ids = np.frombuffer(sequence.tokens, dtype="<u4", count=count, offset=start * TOKEN_BYTES)
+        tokens.append(ids.astype(np.int64))
+        positions.append(np.arange(start, start + count))
+        slots += [np.arange(slot, slot + length) for slot, length in table.slots(start, count)]
+        seen = start + 1 if count == 1 else start
+        rows.append(Rows(first, first + count, tuple(table.extents(seen)), causal=count > 1))
+        first += count
+        if chunk.samples:
+            sample_rows.append(first - 1)
+        if chunk.copy is not None:
+            size = table.block_tokens
+            copies.append((chunk.copy.source * size, chunk.copy.target * size, chunk.copy.tokens))
+    on_device: Callable[[list[np.ndarray]], torch.Tensor] = lambda parts: torch.from_numpy(np.concatenate(parts)).to(device)
+    return Batch(
+        tokens=on_device(tokens),
+        positions=on_device(positions),
+        slots=on_device(slots),
+        rows=tuple(rows),
+        sample_rows=torch.tensor(sample_rows, dtype=torch.int64, device=device),
+        copies=tuple(copies),
+    )

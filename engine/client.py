@@ -1,0 +1,247 @@
+"""The asyncio face of the engine process: starts it, talks to it, starts it again when it dies.
+
+Owns the process and the open tickets. Knows no torch and no HTTP. Rules: every ticket that was opened hears exactly one
+last word (finished, refused, or unavailable because the process is gone); leaving a ticket's block makes the engine
+stop working on it; a new process never hears of an old one's requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import structlog
+import zmq
+import zmq.asyncio
+
+from engine import errors, messages
+from engine.config import EngineConfig
+from engine.errors import EngineError, EngineUnavailable, ModelRefused, Overloaded, PromptTooLong, RequestRefused
+from engine.messages import Abort, AskStats, Delta, EngineBound, EngineStats, ModelCard, Refused, StartFailed, Submit
+
+BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # before start 2, 3, …; the last one repeats
+STEADY_S = 60.0  # an engine that lived this long starts again without waiting longer
+STOP_GRACE_S = 5.0
+
+log = structlog.get_logger("engine.client")
+
+
+class Ticket:
+    """One open request: iterate over it for its deltas; the last one has `finished`."""
+
+    def __init__(self, request_id: str) -> None:
+        self.id = request_id
+        self.ended = False
+        self._events: asyncio.Queue[Delta | EngineError] = asyncio.Queue()
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self
+
+    async def __anext__(self) -> Delta:
+        """Return the next delta; raise the refusal or EngineUnavailable that ended the request."""
+        if self.ended:
+            raise StopAsyncIteration
+        event = await self._events.get()
+        if isinstance(event, EngineError):
+            self.ended = True
+            raise event
+        self.ended = event.finished is not None
+        return event
+
+    def deliver(self, event: Delta | EngineError) -> None:
+        """Called by the client only: hand over the next event."""
+        self._events.put_nowait(event)
+
+
+class EngineClient:
+    """One engine process at a time, behind `open`."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.card: ModelCard | None = None  # None while the engine is not there
+        self.restarts = 0
+        self.refusal: str | None = None  # why the model cannot be served; final
+        self._tickets: dict[str, Ticket] = {}
+        self._asked: list[asyncio.Future[EngineStats]] = []
+        self._socket: zmq.asyncio.Socket | None = None
+        self._changed = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Start the engine process and keep one alive from here on. Returns at once."""
+        self._keeper = asyncio.create_task(self._keep(), name="engine-keeper")
+
+    async def ready(self) -> ModelCard:
+        """Wait until the engine serves. Raises ModelRefused when it never will."""
+        while True:
+            if self.refusal is not None:
+                raise ModelRefused(self.refusal)
+            if self.card is not None:
+                return self.card
+            if self._keeper is None or self._keeper.done():
+                raise EngineUnavailable("The engine is not running.")
+            self._changed.clear()
+            await self._changed.wait()
+
+    @contextlib.contextmanager
+    def open(self, submit: Submit) -> Iterator[Ticket]:
+        """Submit a request; however the block is left, the engine stops working on it.
+
+        Raises EngineUnavailable when there is no engine now.
+        """
+        if self.card is None or self._socket is None:
+            raise EngineUnavailable(self.refusal or "The engine is starting; try again in a moment.")
+        ticket = Ticket(submit.id)
+        self._tickets[submit.id] = ticket
+        self._send(submit)
+        try:
+            yield ticket
+        finally:
+            if self._tickets.pop(submit.id, None) is not None and not ticket.ended:
+                self._send(Abort(id=submit.id))
+
+    async def stats(self) -> EngineStats:
+        """Ask the engine for a snapshot. Raises EngineUnavailable when there is no engine now."""
+        if self.card is None:
+            raise EngineUnavailable("The engine is starting; try again in a moment.")
+        future: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
+        self._asked.append(future)
+        self._send(AskStats())
+        return await future
+
+    async def stop(self) -> None:
+        """End the process; open tickets hear EngineUnavailable."""
+        self._stopping = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        self._changed.set()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine that runs now."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    def _send(self, message: EngineBound) -> None:
+        """Queue a message. ZeroMQ's own queue takes it at once; nothing is sent to an engine that is gone."""
+        if self._socket is not None:
+            future = self._socket.send(messages.encode(message))
+            future.add_done_callback(_heed)
+
+    async def _keep(self) -> None:
+        """Start the engine again and again, with growing pauses, until stopped or refused."""
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while not self._stopping:
+            started = loop.time()
+            try:
+                await self._one_life()
+            finally:
+                self._lose("The engine stopped while working on this request.")
+            if self.refusal is not None:
+                return
+            failures = 0 if loop.time() - started > STEADY_S else failures + 1
+            pause = BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0
+            self.restarts += 1
+            log.error("engine_died", restart_in_s=pause, restarts=self.restarts)
+            await asyncio.sleep(pause)
+
+    async def _one_life(self) -> None:
+        """Run one process from start to death, passing on what it says."""
+        with tempfile.TemporaryDirectory(prefix="keepwarm-") as folder, zmq.asyncio.Context() as context:
+            address = f"ipc://{Path(folder) / 'engine.sock'}"
+            socket = context.socket(zmq.PAIR)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SNDHWM, 0)
+            socket.setsockopt(zmq.RCVHWM, 0)
+            socket.bind(address)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "engine.worker", address, stdin=asyncio.subprocess.PIPE, start_new_session=True
+            )
+            self._process = process
+            assert process.stdin is not None
+            process.stdin.write(msgspec.json.encode(self.config) + b"\n")
+            died = asyncio.create_task(process.wait())
+            heard = asyncio.create_task(self._listen(socket))
+            try:
+                await asyncio.wait({died, heard}, return_when=asyncio.FIRST_COMPLETED)
+                if not heard.done():  # a last word, such as why the model is refused, may still be in the socket
+                    await asyncio.wait({heard}, timeout=0.2)
+            finally:
+                self._socket = None
+                heard.cancel()
+                await asyncio.gather(heard, return_exceptions=True)
+                await self._end(process)
+                died.cancel()
+                socket.close(linger=0)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        """Ask the process to leave by closing its input; insist when it does not."""
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_GRACE_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _listen(self, socket: zmq.asyncio.Socket) -> None:
+        """Pass on every message of this process until it dies."""
+        while True:
+            message = messages.decode_gateway_bound(await socket.recv())
+            match message:
+                case Delta():
+                    if (ticket := self._tickets.get(message.id)) is not None:
+                        ticket.deliver(message)
+                case Refused():
+                    if (ticket := self._tickets.get(message.id)) is not None:
+                        ticket.deliver(error_of(message))
+                case EngineStats():
+                    future = self._asked.pop(0)
+                    if not future.done():
+                        future.set_result(message)
+                case ModelCard():
+                    self.card, self._socket = message, socket
+                    self._changed.set()
+                case StartFailed(reason=reason):
+                    self.refusal = reason
+                    self._changed.set()
+                    return
+
+    def _lose(self, reason: str) -> None:
+        """The engine is gone: tell everyone who waits for it."""
+        self.card = None
+        for ticket in self._tickets.values():
+            ticket.deliver(EngineUnavailable(reason))
+        self._tickets.clear()
+        for future in self._asked:
+            if not future.done():
+                future.set_exception(EngineUnavailable(reason))
+        self._asked.clear()
+        self._changed.set()
+
+
+def error_of(message: Refused) -> EngineError:
+    """Turn a refusal that crossed the border back into the error that it was."""
+    match message.kind:
+        case "PromptTooLong":
+            return PromptTooLong(message.message, field=message.field)
+        case "RequestRefused":
+            return RequestRefused(message.message, field=message.field)
+        case "Overloaded":
+            return Overloaded(message.message, retry_after_s=message.retry_after_s)
+        case _:
+            return errors.EngineError(message.message)
+
+
+def _heed(future: asyncio.Future[object]) -> None:
+    """A message to a process that died meanwhile is lost with it; its ticket hears of the death."""
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("engine_unreachable", error=str(error))

@@ -1,0 +1,36 @@
+"""How an engine is set up: frozen, checked at the door, the same value on both sides of the process border.
+
+What depends on the machine (how many blocks fit) is measured later and becomes a new value, never a change of this one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine process."""
+
+    model: str  # the name clients see
+    model_path: str  # local folder with config, safetensors and tokenizer
+    kv_bytes: int | None = None  # None: measured at start, see engine.kv_tensors.pool_bytes
+    max_model_len: int | None = None  # tokens, prompt and answer together; None: the model's own window
+    block_tokens: int = 16  # finer reuse against longer tables
+    step_tokens: int = 1024  # prefill and decode together, per forward pass
+    max_num_seqs: int = 16  # sequences that run at the same time
+    max_waiting: int = 1024  # sequences that wait; one more is refused
+    ttl_s: float = 300.0  # how long an unmarked prefix stays reusable after its last use
+    threads: int | None = None  # of torch; None: one per core
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        for field in ("block_tokens", "step_tokens", "max_num_seqs", "max_waiting", "ttl_s"):
+            if getattr(self, field) <= 0:
+                raise ValueError(f"{field} must be above zero, not {getattr(self, field)}")
+        if self.step_tokens < self.max_num_seqs:
+            raise ValueError(f"step_tokens {self.step_tokens} < max_num_seqs {self.max_num_seqs}: decodes would starve")
+        for field in ("kv_bytes", "max_model_len", "threads"):
+            value = getattr(self, field)
+            if value is not None and value <= 0:
+                raise ValueError(f"{field} must be above zero, not {value}")

@@ -1,0 +1,164 @@
+"""The synchronous engine: requests in, deltas out, one step at a time.
+
+Owns scheduler and runner. Knows no sockets; its clock is given, and tests give their own. Rule: every request that was
+submitted ends in exactly one last event, and a step that fails takes only its own sequences with it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence as Items
+from typing import Protocol
+
+import structlog
+
+from engine.cache import PrefixCache
+from engine.config import EngineConfig
+from engine.errors import EngineError, Overloaded, PromptTooLong, RequestRefused
+from engine.messages import Abort, AskStats, Delta, EngineBound, EngineStats, ModelCard, Refused, Submit
+from engine.request import TOKEN_BYTES, Request
+from engine.scheduler import Chunk, Scheduler
+from engine.sequence import Sequence
+from prefix_store.chain import Namespace
+
+SWEEP_NODES = 256  # expired nodes freed between two steps; bounds how long a sweep holds the loop
+RETRY_AFTER_S = 1.0
+
+log = structlog.get_logger("engine")
+
+
+class Computes(Protocol):
+    """What the core needs of a runner; tests may script it."""
+
+    def run(self, chunks: Items[Chunk]) -> list[int]:
+        """Compute one step and return one token per chunk that samples."""
+
+
+class EngineCore:
+    """One engine. Call `handle` with messages and `step` until it is no longer `busy`."""
+
+    def __init__(self, config: EngineConfig, card: ModelCard, runner: Computes, clock: Callable[[], float]) -> None:
+        self.config = config
+        self.card = card
+        self.runner = runner
+        self.clock = clock
+        self.cache = PrefixCache(blocks=card.blocks, block_tokens=card.block_tokens)
+        self.scheduler = Scheduler(
+            self.cache,
+            step_tokens=config.step_tokens,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=card.max_model_len,
+            ttl_s=config.ttl_s,
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return self.scheduler.busy
+
+    def handle(self, message: EngineBound) -> Refused | EngineStats | None:
+        """Take in one message. Return what must be answered at once."""
+        match message:
+            case Submit():
+                try:
+                    self.scheduler.add(Sequence(self._accept(message), now=self.clock()))
+                except EngineError as error:
+                    return refused(message.id, error)
+                return None
+            case Abort(id=request_id):
+                self.scheduler.cancel(request_id, now=self.clock())
+                return None
+            case AskStats():
+                return self.stats()
+
+    def step(self) -> list[Delta | Refused]:
+        """Run one step of everything that can run, and free what has expired."""
+        now = self.clock()
+        self.cache.sweep(now=now, nodes=SWEEP_NODES)
+        chunks = self.scheduler.plan(now=now)
+        if not chunks:
+            return []
+        try:
+            sampled = self.runner.run(chunks)
+        except Exception as error:  # noqa: BLE001 - the engine's root: the step's requests fail, the others go on
+            log.exception("step_failed", sequences=len(chunks))
+            failed = [chunk.sequence for chunk in chunks]
+            self.scheduler.fail(failed, now=self.clock())
+            reason = EngineError(f"The engine failed while computing this request ({type(error).__name__}).")
+            return [refused(sequence.request.id, reason) for sequence in failed]
+        return list(self.scheduler.absorb(chunks, sampled, now=self.clock()))
+
+    def sweep(self) -> int:
+        """Free expired blocks while idle; return how many went."""
+        return self.cache.sweep(now=self.clock(), nodes=SWEEP_NODES)
+
+    def stats(self) -> EngineStats:
+        """Return a snapshot; it renews nothing."""
+        cache, counters = self.cache.stats(), self.scheduler.counters
+        return EngineStats(
+            waiting=self.scheduler.waiting,
+            running=self.scheduler.running,
+            blocks_free=cache.free,
+            blocks_cached=cache.cached,
+            blocks_held=cache.held,
+            nodes=cache.nodes,
+            prompt_tokens_total=counters.prompt,
+            read_tokens_total=counters.read,
+            write_tokens_total=counters.write,
+            generated_tokens_total=counters.generated,
+            projected_tokens_total=counters.projected,
+            requests_finished_total=counters.finished,
+            requests_cancelled_total=counters.cancelled,
+            requests_failed_total=counters.failed,
+            preemptions_total=counters.preempted,
+            blocks_evicted_total=cache.evicted_total,
+            blocks_expired_total=cache.expired_total,
+            steps_total=counters.steps,
+        )
+
+    def _accept(self, submit: Submit) -> Request:
+        """Check a request at the door; what passes can always be served."""
+        prompt, limit = len(submit.tokens) // TOKEN_BYTES, self.card.max_model_len
+        if prompt == 0:
+            raise RequestRefused("The prompt has no tokens.", field="messages")
+        if submit.max_tokens < 1:
+            raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}.", field="max_tokens")
+        if prompt + submit.max_tokens > limit:
+            raise PromptTooLong.of(prompt=prompt, answer=submit.max_tokens, limit=limit)
+        highest = max(memoryview(submit.tokens).cast("I"))
+        if highest >= self.card.vocab_size:
+            raise RequestRefused(f"Token id {highest} is not below {self.card.vocab_size}.", field="messages")
+        if self.scheduler.waiting >= self.config.max_waiting:
+            raise Overloaded(f"{self.scheduler.waiting} requests wait already.", retry_after_s=RETRY_AFTER_S)
+        seed = secrets.randbits(63) if submit.sampling.seed is None else submit.sampling.seed
+        return Request(
+            id=submit.id,
+            tokens=submit.tokens,
+            namespace=self._namespace(submit),
+            max_tokens=submit.max_tokens,
+            sampling=submit.sampling,
+            stop_ids=frozenset(submit.stop_ids),
+            seed=seed,
+        )
+
+    def _namespace(self, submit: Submit) -> Namespace:
+        return Namespace(
+            tenant=submit.tenant,
+            model=self.card.name,
+            weights=self.card.weights,
+            rendering=submit.rendering,
+            kv_dtype=self.card.dtype,
+            block_tokens=self.card.block_tokens,
+            partition=submit.partition,
+        )
+
+
+def refused(request_id: str, error: EngineError) -> Refused:
+    """Turn an error into the message that carries it over the border."""
+    return Refused(
+        id=request_id,
+        kind=type(error).__name__,
+        message=str(error),
+        field=getattr(error, "field", ""),
+        retry_after_s=getattr(error, "retry_after_s", 0.0),
+    )

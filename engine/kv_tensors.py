@@ -1,0 +1,77 @@
+"""The memory that K and V lie in, and how much of it there may be.
+
+Owns the tensors; block numbers come from outside. Layout: [pages, page, kv_heads, head_dim] per layer, for K and for V,
+so that contiguous pages are one contiguous stretch of tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.errors import ModelRefused
+
+DEFAULT_SHARE = 0.25  # of the free memory, when the operator names no number
+DEFAULT_CEILING = 4 << 30  # bytes, on a CPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVLayout:
+    """What one token's keys and values look like in the model."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def bytes_per_token(self) -> int:
+        """K and V of all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+
+class KVTensors:
+    """K and V of every layer. Untouched pages of a fresh pool cost no physical memory on a CPU."""
+
+    def __init__(self, layout: KVLayout, *, blocks: int, block_tokens: int, device: torch.device) -> None:
+        self.layout = layout
+        shape = (blocks, block_tokens, layout.kv_heads, layout.head_dim)
+        pages = lambda: torch.empty(shape, dtype=layout.dtype, device=device)  # noqa: E731 - one word for one shape
+        self.pages = [(pages(), pages()) for _ in range(layout.layers)]
+        # the same memory as one row of slots per layer: [slots, kv_heads, head_dim]
+        self.rows = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self.pages]
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write new K/V [tokens, kv_heads, head_dim] to `slots` [tokens]; return the layer's rows of slots."""
+        keys, values = self.rows[layer]
+        keys.index_copy_(0, slots, key.to(keys.dtype))
+        values.index_copy_(0, slots, value.to(values.dtype))
+        return keys, values
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Copy `tokens` slots of every layer, for a sequence that goes on inside another's block."""
+        for keys, values in self.rows:
+            keys[target : target + tokens] = keys[source : source + tokens]
+            values[target : target + tokens] = values[source : source + tokens]
+
+
+def plan_blocks(
+    layout: KVLayout, *, kv_bytes: int | None, free_bytes: int, block_tokens: int, max_model_len: int
+) -> int:
+    """Return how many blocks the pool gets.
+
+    Raises ModelRefused when not even one sequence of `max_model_len` tokens fits, with the numbers that would.
+    """
+    budget = min(DEFAULT_CEILING, int(free_bytes * DEFAULT_SHARE)) if kv_bytes is None else kv_bytes
+    per_block = layout.bytes_per_token * block_tokens
+    needed = -(-max_model_len // block_tokens)
+    blocks = budget // per_block
+    if blocks < needed:
+        fits = blocks * block_tokens
+        raise ModelRefused(
+            f"{budget:,} bytes of KV memory hold {fits:,} tokens, fewer than one sequence of {max_model_len:,}. "
+            f"Give --kv-bytes {needed * per_block} or more, or --max-model-len {fits} or less."
+        )
+    return blocks

@@ -1,0 +1,28 @@
+"""One accepted request, as a frozen value. Knows no torch and no wire format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.messages import Sampling
+from prefix_store.chain import Namespace
+
+TOKEN_BYTES = 4  # a token id travels as little-endian uint32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the engine works on. `tokens` is the prompt as little-endian uint32."""
+
+    id: str
+    tokens: bytes
+    namespace: Namespace
+    max_tokens: int
+    sampling: Sampling
+    stop_ids: frozenset[int]
+    seed: int  # the caller's, or one drawn at the door: after preemption the same tokens come again
+
+    @property
+    def prompt(self) -> int:
+        """Prompt length in tokens."""
+        return len(self.tokens) // TOKEN_BYTES

@@ -1,0 +1,146 @@
+"""The life of one request inside the engine. Knows no torch.
+
+Owns: the tokens so far, how far their K/V reach, and the facts for the usage. Rule: phases change only along `NEXT`.
+
+    [0, computed)          K/V lie in the pool
+    [computed, length)     known tokens that are still to be projected; the last of them yields the next token
+    [0, resolved)          prompt positions whose outcome (read or computed) is decided and never changes again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from engine.messages import Finished, FinishReason, Prefilled
+from engine.request import TOKEN_BYTES, Request
+
+if TYPE_CHECKING:
+    from engine.cache import Hold
+
+
+class Phase(Enum):
+    """Where a sequence stands."""
+
+    WAITING = auto()
+    PREFILL = auto()
+    DECODE = auto()
+    DONE = auto()
+    CANCELLED = auto()
+    FAILED = auto()
+
+
+NEXT: Mapping[Phase, frozenset[Phase]] = {
+    Phase.WAITING: frozenset({Phase.PREFILL, Phase.CANCELLED, Phase.FAILED}),
+    Phase.PREFILL: frozenset({Phase.DECODE, Phase.WAITING, Phase.DONE, Phase.CANCELLED, Phase.FAILED}),
+    Phase.DECODE: frozenset({Phase.WAITING, Phase.DONE, Phase.CANCELLED, Phase.FAILED}),  # WAITING: preempted
+    Phase.DONE: frozenset(),
+    Phase.CANCELLED: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+
+
+class Sequence:
+    """One request's tokens, progress and facts."""
+
+    __slots__ = (
+        "_phase",
+        "admitted",
+        "computed",
+        "first_token",
+        "generated",
+        "hold",
+        "projected",
+        "read",
+        "request",
+        "resolved",
+        "submitted",
+        "tokens",
+    )
+
+    def __init__(self, request: Request, *, now: float) -> None:
+        self.request = request
+        self.tokens = bytearray(request.tokens)
+        self.generated = 0
+        self.computed = 0
+        self.resolved = 0
+        self.read = 0
+        self.projected = 0  # K/V projections really done, recomputing included
+        self.hold: Hold | None = None
+        self.submitted = now
+        self.admitted: float | None = None
+        self.first_token: float | None = None
+        self._phase = Phase.WAITING
+
+    @property
+    def phase(self) -> Phase:
+        """Where the sequence stands."""
+        return self._phase
+
+    @property
+    def length(self) -> int:
+        """Tokens known so far, prompt and answer."""
+        return len(self.tokens) // TOKEN_BYTES
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens that are still to be projected."""
+        return self.length - self.computed
+
+    def move(self, phase: Phase) -> None:
+        """Enter `phase`; an illegal move is our bug."""
+        assert phase in NEXT[self._phase], f"{self.request.id}: {self._phase.name} → {phase.name}"
+        self._phase = phase
+
+    def start(self, hold: Hold, *, now: float) -> None:
+        """Begin, or begin again after preemption, on what the cache holds. Usage of decided positions stays."""
+        self.move(Phase.PREFILL)
+        self.hold = hold
+        self.computed = hold.ready
+        hit = min(hold.ready, self.request.prompt)
+        self.read += max(0, hit - self.resolved)
+        self.resolved = max(self.resolved, hit)
+        if self.admitted is None:
+            self.admitted = now
+
+    def preempt(self) -> None:
+        """Forget the K/V, keep the tokens: they are computed again, or found in the cache, later."""
+        self.move(Phase.WAITING)
+        self.hold = None
+        self.computed = 0
+
+    def advance(self, count: int) -> None:
+        """`count` more tokens have been projected."""
+        self.computed += count
+        self.projected += count
+        self.resolved = max(self.resolved, min(self.computed, self.request.prompt))
+
+    def append(self, token: int, *, now: float) -> FinishReason | None:
+        """Add a sampled token. Return why the answer ends with it, or None while it goes on."""
+        self.tokens += token.to_bytes(TOKEN_BYTES, "little")
+        self.generated += 1
+        if self.first_token is None:
+            self.first_token = now
+        if token in self.request.stop_ids:
+            return "stop"
+        return "length" if self.generated >= self.request.max_tokens else None
+
+    def prefilled(self) -> Prefilled:
+        """Return the prompt's facts. Whole blocks computed now are kept, so they are `write`; the rest is uncached."""
+        assert self.admitted is not None and self.first_token is not None and self.resolved == self.request.prompt
+        kept = self.request.prompt - self.request.prompt % self.request.namespace.block_tokens
+        return Prefilled(
+            prompt=self.request.prompt,
+            read=self.read,
+            write=max(0, kept - self.read),
+            queue_s=self.admitted - self.submitted,
+            prefill_s=self.first_token - self.admitted,
+        )
+
+    def finished(self, reason: FinishReason, *, now: float) -> Finished:
+        """Return the answer's facts."""
+        started = now if self.first_token is None else self.first_token
+        return Finished(
+            reason=reason, generated=self.generated, projected=self.projected, decode_s=max(0.0, now - started)
+        )

@@ -1,0 +1,118 @@
+"""The engine process: one loop around the synchronous core.
+
+Owns the socket and the process. Started by `engine.client` as `python -m engine.worker SOCKET`, with the configuration
+as JSON on standard input, which then stays open: when it closes, the parent is gone and so is the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import structlog
+import torch
+import zmq
+
+from engine import messages
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.errors import ModelRefused
+from engine.kv_tensors import plan_blocks
+from engine.messages import ModelCard, StartFailed
+from engine.model import PagedModel, load
+from engine.runner import Runner
+from engine.self_test import self_test
+
+IDLE_POLL_MS = 250  # how often an idle engine frees what has expired
+
+log = structlog.get_logger("engine")
+
+
+def build_core(config: EngineConfig) -> EngineCore:
+    """Load, test and size everything. Raises ModelRefused with what to do."""
+    torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    model = load(Path(config.model_path))
+    self_test(model)
+    card = card_of(model, config, free_bytes=psutil.virtual_memory().available)
+    runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens)
+    return EngineCore(config, card, runner, time.monotonic)
+
+
+def card_of(model: PagedModel, config: EngineConfig, *, free_bytes: int) -> ModelCard:
+    """Return what this engine serves: the configuration joined with what model and machine allow."""
+    window = model.config.max_position_embeddings
+    max_model_len = config.max_model_len or window
+    if max_model_len > window:
+        raise ModelRefused(f"--max-model-len {max_model_len} is above the model's own window of {window} tokens.")
+    blocks = plan_blocks(
+        model.layout,
+        kv_bytes=config.kv_bytes,
+        free_bytes=free_bytes,
+        block_tokens=config.block_tokens,
+        max_model_len=max_model_len,
+    )
+    return ModelCard(
+        name=config.model,
+        weights=model.weights,
+        max_model_len=max_model_len,
+        vocab_size=model.config.vocab_size,
+        eos_ids=model.eos_ids,
+        block_tokens=config.block_tokens,
+        blocks=blocks,
+        kv_bytes=blocks * config.block_tokens * model.layout.bytes_per_token,
+        kv_bytes_per_token=model.layout.bytes_per_token,
+        dtype=str(model.layout.dtype).removeprefix("torch."),
+        device=str(model.device),
+    )
+
+
+def serve(core: EngineCore, socket: zmq.Socket[bytes]) -> None:
+    """Work until standard input closes. Messages are taken in between steps, so an abort acts at the next step."""
+    poller = zmq.Poller()
+    poller.register(socket, zmq.POLLIN)
+    poller.register(sys.stdin.fileno(), zmq.POLLIN)
+    while True:
+        ready = dict(poller.poll(0 if core.busy else IDLE_POLL_MS))
+        if sys.stdin.fileno() in ready:  # closed: the parent is gone
+            return
+        while socket.poll(0):
+            answer = core.handle(messages.decode_engine_bound(socket.recv()))
+            if answer is not None:
+                socket.send(messages.encode(answer))
+        if core.busy:
+            for event in core.step():
+                socket.send(messages.encode(event))
+        else:
+            core.sweep()
+
+
+def main() -> int:
+    """Load the model, say so, serve. Exit code 2 when the model is refused."""
+    structlog.configure(
+        processors=[structlog.processors.TimeStamper(fmt="iso"), structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    config = msgspec.json.decode(sys.stdin.readline(), type=EngineConfig)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
+    socket.connect(sys.argv[1])
+    try:
+        core = build_core(config)
+    except (ModelRefused, OSError, ValueError) as error:
+        socket.send(messages.encode(StartFailed(reason=str(error))))
+        socket.close(linger=2_000)
+        return 2
+    socket.send(messages.encode(core.card))
+    log.info("engine_ready", model=core.card.name, blocks=core.card.blocks, kv_bytes=core.card.kv_bytes)
+    serve(core, socket)
+    socket.close(linger=0)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

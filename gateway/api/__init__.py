@@ -1,0 +1,1 @@
+"""One room per wire format: parse, shape answers, shape errors, shape usage."""

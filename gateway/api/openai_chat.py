@@ -1,0 +1,168 @@
+"""OpenAI's chat completions, the way in: a body becomes an `Ask`. Pure: no HTTP, no clock.
+
+Parsing is strict about what it knows (types, ranges, roles, part kinds) and lets unknown optional fields pass.
+Rule: every refusal names the field by its path, such as `messages[0].content[1]`. Text parts are joined with nothing
+between them, so a list of parts and the same text as one string are the same prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.messages import Sampling
+from gateway.api.json_body import decode
+from gateway.errors import BadRequest
+from gateway.exchange import Ask
+from gateway.prompt import ToolCall, Turn
+
+MAX_STOPS = 4
+_INT64_MAX = 2**63 - 1
+
+
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a message; only `text` parts can be read."""
+
+    type: str
+    text: str | None = None
+
+
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call called, its arguments as JSON text."""
+
+    name: str
+    arguments: str = ""
+
+
+class CalledTool(msgspec.Struct, frozen=True, kw_only=True):
+    """One call that an assistant message made."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[CalledTool] | None = None
+    tool_call_id: str | None = None
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+
+
+TokenCount = Annotated[int, Meta(ge=1, le=_INT64_MAX)]
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A body of POST /v1/chat/completions, as far as it is understood."""
+
+    model: str
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_tokens: TokenCount | None = None
+    max_completion_tokens: TokenCount | None = None  # the newer name; it wins
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=_INT64_MAX)] | None = None  # 0 and -1: all tokens
+    seed: Annotated[int, Meta(ge=-_INT64_MAX, le=_INT64_MAX)] | None = None
+    stop: str | list[str] | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+_DECODER = msgspec.json.Decoder(ChatRequest)
+
+
+def parse(body: bytes) -> ChatRequest:
+    """Read a body. Raises BadRequest naming the field."""
+    request: ChatRequest = decode(_DECODER, body)
+    if request.n not in (None, 1):
+        raise BadRequest(f"Only n=1 is supported, not {request.n}.", param="n", code="unsupported_value")
+    if request.stream_options is not None and not request.stream:
+        raise BadRequest("stream_options is only allowed when stream is true.", param="stream_options")
+    _stops(request.stop)
+    return request
+
+
+def ask_of(request: ChatRequest, request_id: str) -> Ask:
+    """Say in our words what the client wants. Raises BadRequest for a part that cannot be read."""
+    return Ask(
+        id=request_id,
+        model=request.model,
+        turns=tuple(_turn(message, f"messages[{place}]") for place, message in enumerate(request.messages)),
+        max_tokens=request.max_completion_tokens or request.max_tokens,
+        sampling=Sampling(
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_p=request.top_p or 1.0,
+            top_k=max(request.top_k or 0, 0),
+            seed=request.seed,
+        ),
+        stops=_stops(request.stop),
+    )
+
+
+def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
+    if isinstance(stop, str):
+        stops = {"stop": stop}
+    else:
+        stops = {f"stop[{place}]": text for place, text in enumerate(stop or ())}
+    if len(stops) > MAX_STOPS:
+        raise BadRequest(f"At most {MAX_STOPS} stop strings are allowed, not {len(stops)}.", param="stop")
+    for path, text in stops.items():
+        if not text:
+            raise BadRequest("A stop string must not be empty.", param=path)
+    return tuple(stops.values())
+
+
+def _turn(message: ChatMessage, path: str) -> Turn:
+    if message.tool_calls and message.role != "assistant":
+        raise BadRequest(f"A {message.role} message cannot call tools.", param=f"{path}.tool_calls")
+    return Turn(
+        role="system" if message.role == "developer" else message.role,
+        text=_text(message.content, f"{path}.content"),
+        name=message.name,
+        tool_calls=tuple(
+            ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call.function.arguments))
+            for call in message.tool_calls or ()
+        ),
+        tool_call_id=message.tool_call_id,
+    )
+
+
+def _text(content: str | list[ContentPart] | None, path: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    for place, part in enumerate(content):
+        if part.type != "text":
+            message = f"Content parts of type {part.type!r} are not supported: this model reads text only."
+            raise BadRequest(message, param=f"{path}[{place}]", code="unsupported_value")
+        if part.text is None:
+            raise BadRequest("A text part needs its text.", param=f"{path}[{place}].text")
+    return "".join(part.text or "" for part in content)
+
+
+def _arguments(text: str) -> dict[str, Any] | str:
+    """Arguments as an object: templates write objects. Nothing and null are the empty object."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return text
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else text

@@ -1,0 +1,182 @@
+"""The house, wired once: settings in, two applications on two listeners out.
+
+Owns start and stop of everything. Nothing is built at import and nothing is global. Order of stopping: no new
+connections, then answers in flight get `GRACE_S` to end, then the engine ends and whoever is left is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+
+from engine.errors import EngineUnavailable
+from gateway.api import openai_http
+from gateway.backends import Backend
+from gateway.config import Settings
+from gateway.errors import ConfigError
+from gateway.exchange import Exchanges
+from gateway.keys import BACKEND, EXCHANGES, METRICS, SETTINGS
+from gateway.metrics import Metrics
+from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
+from gateway.prompt import Renderer
+
+GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
+LAST_WORDS_S = 2.0  # for telling those that are left
+STATS_PATIENCE_S = 2.0  # a scrape waits no longer for the engine's snapshot
+
+log = structlog.get_logger("gateway")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """What both applications share."""
+
+    settings: Settings
+    backend: Backend
+    renderer: Renderer
+    exchanges: Exchanges
+    metrics: Metrics
+
+
+def build_house(settings: Settings, backend: Backend, renderer: Renderer) -> House:
+    """Wire the rooms. Starts nothing."""
+    metrics = Metrics(backend.model)
+    exchanges = Exchanges(backend, renderer, metrics)
+    return House(settings=settings, backend=backend, renderer=renderer, exchanges=exchanges, metrics=metrics)
+
+
+def build_serving_app(house: House) -> web.Application:
+    """Build the application that clients reach. It starts and stops the engine."""
+
+    async def engine_room(_: web.Application) -> AsyncIterator[None]:
+        await house.backend.start()
+        yield
+        await house.backend.stop()
+        house.renderer.close()
+
+    async def wind_down(_: web.Application) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(house.exchanges.drained(), GRACE_S)
+        await house.backend.stop()
+
+    app = web.Application(middlewares=[identify, account, envelop], client_max_size=house.settings.max_body)
+    _furnish(app, house)
+    app.cleanup_ctx.append(engine_room)
+    app.on_shutdown.append(wind_down)
+    app.router.add_post("/v1/chat/completions", openai_http.chat_completions)
+    app.router.add_get("/v1/models", openai_http.models)
+    app.router.add_get("/health", health)
+    app.router.add_get("/ready", ready)
+    return app
+
+
+def build_admin_app(house: House) -> web.Application:
+    """Build the application that operators reach."""
+    key = house.settings.admin_key
+    guards = [] if key is None else [admin_key_required(key)]
+    app = web.Application(middlewares=[identify, account, envelop, *guards])
+    _furnish(app, house)
+    app.router.add_get("/metrics", metrics_page)
+    return app
+
+
+def _furnish(app: web.Application, house: House) -> None:
+    app[SETTINGS] = house.settings
+    app[BACKEND] = house.backend
+    app[EXCHANGES] = house.exchanges
+    app[METRICS] = house.metrics
+    app.on_response_prepare.append(write_request_id)
+
+
+async def health(_: web.Request) -> web.Response:
+    """GET /health: the gateway itself answers."""
+    return web.json_response({"status": "ok"})
+
+
+async def ready(request: web.Request) -> web.Response:
+    """GET /ready: whether a request would be served now."""
+    backend = request.app[BACKEND]
+    is_ready = backend.card is not None
+    return web.json_response(
+        {"ready": is_ready, "model": backend.model, "detail": backend.detail, "restarts": backend.restarts},
+        status=200 if is_ready else 503,
+        headers={} if is_ready else {"Retry-After": "1"},
+    )
+
+
+async def metrics_page(request: web.Request) -> web.Response:
+    """GET /metrics: the Prometheus page, with the engine's snapshot if it gives one in time."""
+    backend = request.app[BACKEND]
+    try:
+        stats = await asyncio.wait_for(backend.stats(), STATS_PATIENCE_S)
+    except (EngineUnavailable, TimeoutError):
+        stats = None
+    page = request.app[METRICS].exposition(stats, backend.restarts)
+    return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+def bind(host: str, port: int, flag: str) -> socket.socket:
+    """Take a port before anything else is done, so that one in use is said at once. Listens to nothing yet."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ConfigError(f"{host} is no address of this machine: {error.strerror}") from error
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _taken(host, port, error, f"; choose another with {flag}") from error
+    return listener
+
+
+def _taken(host: str, port: int, error: OSError, advice: str = "") -> ConfigError:
+    reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be taken ({error.strerror})"
+    return ConfigError(f"port {port} on {host} {reason}{advice}")
+
+
+async def serve(house: House, serving: socket.socket, admin: socket.socket) -> None:
+    """Serve until told to stop by SIGINT or SIGTERM. Raises ConfigError when the engine refuses the model."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with (
+        _listening(build_admin_app(house), admin, "admin"),
+        _listening(build_serving_app(house), serving, "serving"),
+    ):
+        stopped = asyncio.create_task(stop.wait())
+        refused = asyncio.create_task(house.backend.refused())
+        await asyncio.wait({stopped, refused}, return_when=asyncio.FIRST_COMPLETED)
+        log.info("stopping", in_flight_grace_s=GRACE_S)
+        reason = refused.result() if refused.done() else None
+        stopped.cancel()
+        refused.cancel()
+    if reason is not None:
+        raise ConfigError(reason)
+
+
+@contextlib.asynccontextmanager
+async def _listening(app: web.Application, listener: socket.socket, name: str) -> AsyncIterator[None]:
+    # handler_cancellation: a handler whose client has left is cancelled, which frees what it holds in the engine
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LAST_WORDS_S)
+    await runner.setup()
+    host, port = listener.getsockname()[:2]
+    try:
+        try:
+            await web.SockSite(runner, listener).start()
+        except OSError as error:  # someone else began to listen since `bind`
+            raise _taken(host, port, error) from error
+        log.info("listening", side=name, host=host, port=port)
+        yield
+    finally:
+        await runner.cleanup()

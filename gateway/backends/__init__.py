@@ -1,0 +1,47 @@
+"""Where answers come from, behind one protocol: token ids in, deltas out.
+
+Rule: `open` gives a context manager, and leaving it, however that happens, frees what is held for the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from engine.messages import Delta, EngineStats, ModelCard, Submit
+
+
+class Backend(Protocol):
+    """An engine seen from the gateway."""
+
+    @property
+    def model(self) -> str:
+        """The name clients ask for; known before the engine is ready."""
+
+    @property
+    def card(self) -> ModelCard | None:
+        """What is served, or None while nothing can be."""
+
+    @property
+    def restarts(self) -> int:
+        """How often the engine was started again."""
+
+    @property
+    def detail(self) -> str:
+        """One sentence on the state, for operators."""
+
+    def open(self, submit: Submit) -> AbstractContextManager[AsyncIterator[Delta]]:
+        """Submit a request. Raises EngineUnavailable at once or while iterating, and the engine's refusals."""
+
+    async def stats(self) -> EngineStats:
+        """Return a snapshot; raises EngineUnavailable when there is no engine now."""
+
+    async def start(self) -> None:
+        """Begin to start the engine; returns at once."""
+
+    async def refused(self) -> str:
+        """Wait until the model turns out to be one that cannot be served, and say why. Else waits for ever."""
+
+    async def stop(self) -> None:
+        """End the engine; what is open hears EngineUnavailable. May be called again."""

@@ -1,0 +1,169 @@
+"""The command line: `keepwarm serve`, `keepwarm demo`, `keepwarm version`.
+
+Every option comes from the table in `gateway.config`. Rule: what a person can put right is said in one line on stderr
+with exit code 2; a traceback means a bug of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import structlog
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gateway.config import SETTINGS, Settings, cache_dir, read_settings
+from gateway.errors import ConfigError
+
+app = typer.Typer(
+    name="keepwarm",
+    help="A prompt-prefix caching gateway: the second turn is cheaper, and the answer says why.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _option(name: str) -> Any:
+    row = SETTINGS[name]
+    unset = "none" if row.default is None else row.default
+    return typer.Option(row.flag, metavar=name.upper(), help=f"{row.help} (default: {unset}; {row.env})")
+
+
+Given = str | None
+
+log = structlog.get_logger("gateway")
+
+
+@app.command()
+def serve(
+    host: Annotated[Given, _option("host")] = None,
+    port: Annotated[Given, _option("port")] = None,
+    admin_host: Annotated[Given, _option("admin_host")] = None,
+    admin_port: Annotated[Given, _option("admin_port")] = None,
+    model: Annotated[Given, _option("model")] = None,
+    ttl: Annotated[Given, _option("ttl")] = None,
+    kv_bytes: Annotated[Given, _option("kv_bytes")] = None,
+    max_model_len: Annotated[Given, _option("max_model_len")] = None,
+    max_num_seqs: Annotated[Given, _option("max_num_seqs")] = None,
+    max_waiting: Annotated[Given, _option("max_waiting")] = None,
+    step_tokens: Annotated[Given, _option("step_tokens")] = None,
+    max_body: Annotated[Given, _option("max_body")] = None,
+) -> None:
+    """Serve a model. Set KEEPWARM_ADMIN_KEY to open the admin port beyond this machine."""
+    flags = dict(locals())
+    try:
+        _serve(read_settings(flags, os.environ))
+    except ConfigError as error:
+        _give_up(str(error))
+
+
+@app.command()
+def demo(
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+    url: Annotated[str, typer.Option(help="Server to use; one is started there when none runs.")] = (
+        "http://127.0.0.1:8000"
+    ),
+) -> None:
+    """Show on a real conversation what the cache saves."""
+    from gateway import demo as show  # noqa: PLC0415 - only this command needs it
+
+    show.run(url=url, as_json=json)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    try:
+        typer.echo(importlib.metadata.version("keepwarm"))
+    except importlib.metadata.PackageNotFoundError:
+        _give_up("not installed, only lying here: run `make setup` first")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+def _serve(settings: Settings) -> None:
+    from engine.config import EngineConfig  # noqa: PLC0415 - `--help` and wrong settings answer without these
+    from gateway import app as house  # noqa: PLC0415
+    from gateway.backends.bundled import Bundled  # noqa: PLC0415
+    from gateway.prompt import Renderer  # noqa: PLC0415
+
+    _set_up_logs()
+    with (
+        house.bind(settings.host, settings.port, "--port") as serving,
+        house.bind(settings.admin_host, settings.admin_port, "--admin-port") as admin,
+    ):
+        name, folder = _find_model(settings)
+        config = EngineConfig(
+            model=name,
+            model_path=str(folder),
+            kv_bytes=settings.kv_bytes,
+            max_model_len=settings.max_model_len,
+            step_tokens=settings.step_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            max_waiting=settings.max_waiting,
+            ttl_s=settings.ttl,
+        )
+        built = house.build_house(settings, Bundled(config), Renderer.load(folder))
+        asyncio.run(house.serve(built, serving, admin))
+
+
+def _find_model(settings: Settings) -> tuple[str, Path]:
+    """Name and folder of the model, converted or downloaded first where needed."""
+    from engine.errors import ModelRefused  # noqa: PLC0415 - only `serve` needs it
+    from engine.weights import resolve_in_subprocess  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(f"Looking for {settings.model}", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            if not console.is_terminal and done == 0:
+                log.info("preparing_model", step=what)
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        try:
+            found = resolve_in_subprocess(settings.model, cache_dir(settings, os.environ), show)
+        except ModelRefused as refusal:
+            raise ConfigError(f"--model {settings.model}: {refusal}") from refusal
+    return found.name, Path(found.path)
+
+
+def _set_up_logs() -> None:
+    """JSON lines on stderr, or coloured ones where a person reads along."""
+    last: structlog.typing.Processor
+    last = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # it reports clients that speak no HTTP
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([] if sys.stderr.isatty() else [structlog.processors.format_exc_info]),
+            last,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _give_up(message: str) -> NoReturn:
+    typer.echo(f"keepwarm: {message}", err=True)
+    raise typer.Exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Settings of a gateway: one table that feeds command line, environment and documents.
+
+Every value arrives as text (a flag, else the environment, else the default) and is parsed once, here.
+Rule: a `Settings` value that exists can be served; whatever cannot work is refused as a `ConfigError` that names the
+flag. Knows no aiohttp and starts nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from prefix_store.retention import parse_duration
+
+from gateway.errors import ConfigError
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_MAX_PORT: Final = 65535
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `4GiB`, `512 MiB`, `2GB` (decimal) or a bare number."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"expected a size such as 4GiB or 512MiB, not {text!r}")
+    number, letter, binary = match.groups()
+    size = int(float(number) * (1024 if binary else 1000) ** " kmgt".index(letter.lower() or " "))
+    if size <= 0:
+        raise ValueError(f"expected a size above zero, not {text!r}")
+    return size
+
+
+def parse_count(text: str) -> int:
+    """Read a whole number above zero."""
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"expected a whole number above zero, not {text!r}")
+    return int(text)
+
+
+def parse_port(text: str) -> int:
+    """Read a TCP port; 0 lets the system choose."""
+    if not text.isdecimal() or int(text) > _MAX_PORT:
+        raise ValueError(f"expected a port from 0 to {_MAX_PORT}, not {text!r}")
+    return int(text)
+
+
+def parse_word(text: str) -> str:
+    """Take any text that is not blank."""
+    if not text.strip():
+        raise ValueError("expected a value, not nothing")
+    return text.strip()
+
+
+def _setting(default: str | None, parse: Callable[[str], object], help_: str, *, flag: bool = True) -> Any:
+    value = None if default is None else parse(default)
+    return field(default=value, metadata={"default": default, "parse": parse, "help": help_, "flag": flag})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How one gateway is set up. Field order is the order of `--help` and of the documents."""
+
+    host: str = _setting("127.0.0.1", parse_word, "Address that serves clients; 0.0.0.0 for every interface.")
+    port: int = _setting("8000", parse_port, "Port that serves clients.")
+    admin_host: str = _setting(
+        "127.0.0.1", parse_word, "Address that serves operators; beyond loopback it needs KEEPWARM_ADMIN_KEY."
+    )
+    admin_port: int = _setting("8001", parse_port, "Port that serves operators (/metrics).")
+    model: str = _setting("smollm2-135m", parse_word, "A known name, a local folder, a .gguf file or a hub id.")
+    ttl: float = _setting("5m", parse_duration, "How long an unmarked prefix stays warm after its last use.")
+    kv_bytes: int | None = _setting(None, parse_size, "Memory for keys and values, e.g. 4GiB; measured when not given.")
+    max_model_len: int | None = _setting(
+        None, parse_count, "Longest prompt and answer together, in tokens; the model's own window when not given."
+    )
+    max_num_seqs: int = _setting("16", parse_count, "Sequences that run at the same time.")
+    max_waiting: int = _setting("1024", parse_count, "Requests that wait for room; one more is refused with 429.")
+    step_tokens: int = _setting("1024", parse_count, "Prefill and decode tokens together in one forward pass.")
+    max_body: int = _setting("32MiB", parse_size, "Largest request body; a larger one is refused with 413.")
+    cache: Path | None = _setting(  # noqa: RUF009 - a field like all others
+        None, Path, "Folder for converted models; $XDG_CACHE_HOME/keepwarm when not given.", flag=False
+    )
+    admin_key: str | None = _setting(
+        None, parse_word, "When set, the admin port asks for it as a bearer token.", flag=False
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse combinations that cannot work or would expose the operators' side."""
+        if self.admin_key is None and not is_loopback(self.admin_host):
+            raise ConfigError(
+                f"--admin-host {self.admin_host} is reachable from other machines: set KEEPWARM_ADMIN_KEY, "
+                "or leave the admin port on 127.0.0.1"
+            )
+        if self.port and self.port == self.admin_port and self.host == self.admin_host:
+            raise ConfigError(f"--port and --admin-port are both {self.port}: give each listener its own")
+        if self.step_tokens < self.max_num_seqs:
+            raise ConfigError(f"--step-tokens {self.step_tokens} is below --max-num-seqs {self.max_num_seqs}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One row of the table. `flag` is empty for what belongs in the environment only."""
+
+    name: str
+    flag: str
+    env: str
+    default: str | None
+    help: str
+    parse: Callable[[str], object]
+
+
+def _rows() -> tuple[Setting, ...]:
+    return tuple(
+        Setting(
+            name=row.name,
+            flag="--" + row.name.replace("_", "-") if row.metadata["flag"] else "",
+            env="KEEPWARM_" + row.name.upper(),
+            default=row.metadata["default"],
+            help=row.metadata["help"],
+            parse=row.metadata["parse"],
+        )
+        for row in fields(Settings)
+    )
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {row.name: row for row in _rows()}
+
+
+def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
+    """Read flags, then environment, then defaults. A wrong value is refused under the name it was given by."""
+    values: dict[str, Any] = {}
+    for row in SETTINGS.values():
+        text, source = flags.get(row.name), row.flag
+        if text is None:
+            text, source = environ.get(row.env) or None, row.env
+        if text is None:
+            continue
+        try:
+            values[row.name] = row.parse(text)
+        except ValueError as error:
+            raise ConfigError(f"{source}: {error}") from error
+    return Settings(**values)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`. A name other than localhost counts as reachable."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def cache_dir(settings: Settings, environ: Mapping[str, str]) -> Path:
+    """Folder for what can be made again: converted models."""
+    return settings.cache or _xdg(environ, "XDG_CACHE_HOME", ".cache") / "keepwarm"
+
+
+def state_dir(environ: Mapping[str, str]) -> Path:
+    """Folder for what must survive a restart."""
+    return _xdg(environ, "XDG_STATE_HOME", ".local/state") / "keepwarm"
+
+
+def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
+    value = environ.get(variable, "")
+    return Path(value) if Path(value).is_absolute() else Path.home() / fallback

@@ -1,0 +1,133 @@
+"""Text into token ids, where a control token counts only if the chat template wrote it.
+
+Owns two frozen copies of one tokenizer: one recognises special tokens, one reads them as plain text. Neither is ever
+changed after construction, so any number of threads may encode at once ("Already borrowed" is what tokenizers raise
+when one thread changes a setting while another encodes). Calls release the interpreter lock while they work.
+Rule: text that spells a special token and was not written by the template is encoded as text; harmless text gives the
+same ids on both paths.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tokenizers import AddedToken, Tokenizer
+
+_PRIVATE_USE = range(0xF0000, 0xFFFFE)
+
+
+class Marks(NamedTuple):
+    """Two characters that occur in no text of a request: they wrap a control token that a client spelt."""
+
+    start: str
+    end: str
+
+
+def unused_marks(texts: Iterable[str]) -> Marks:
+    """Choose marks that none of the `texts` contains."""
+    whole = "\n".join(texts)
+    free = (chr(point) for point in _PRIVATE_USE if chr(point) not in whole)
+    return Marks(next(free), next(free))
+
+
+class Encoder:
+    """One tokenizer, safe to share between threads."""
+
+    def __init__(self, tokenizer: Tokenizer, *, unknown: str | None = None) -> None:
+        """Copy `tokenizer`; `unknown` is its token for characters it cannot spell."""
+        self._whole = Tokenizer.from_str(tokenizer.to_str())
+        self._whole.no_truncation()
+        self._whole.no_padding()
+        self._plain = Tokenizer.from_str(self._whole.to_str())
+        self._plain.encode_special_tokens = True
+        self._control = {
+            added.content: (token, added)
+            for token, added in self._whole.get_added_tokens_decoder().items()
+            if added.special
+        }
+        longest_first = sorted(self._control, key=len, reverse=True)
+        self._pattern = "|".join(map(re.escape, longest_first)) or "(?!)"  # (?!) never matches
+        self._spelt = re.compile(self._pattern)
+        self._control_ids = {token for content, (token, _) in self._control.items() if content != unknown}
+        self._lead = self._find_lead()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that recognises special tokens. Not to be changed."""
+        return self._whole
+
+    def spells_control(self, text: str) -> bool:
+        """Whether `text` contains the spelling of a special token."""
+        return self._spelt.search(text) is not None
+
+    def mark(self, text: str, marks: Marks) -> str:
+        """Wrap every spelling of a special token in `text`."""
+        return self._spelt.sub(lambda match: f"{marks.start}{match.group()}{marks.end}", text)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text in which every special token is meant. Nothing is added, so a template's BOS is alone."""
+        return _ids(self._whole, text)
+
+    def encode_marked(self, text: str, marks: Marks) -> list[int]:
+        """Ids of a text in which a special token is meant unless it is marked. Marks themselves are not text."""
+        ids: list[int] = []
+        strip_next = False
+        for piece, control in self._pieces(text, marks):
+            plain = piece.lstrip() if strip_next else piece
+            if control is not None and control[1].lstrip:
+                plain = plain.rstrip()
+            if plain:
+                ids += self._as_text(plain, at_start=not ids)
+            if control is not None:
+                ids.append(control[0])
+                strip_next = control[1].rstrip
+        return ids
+
+    def _pieces(self, text: str, marks: Marks) -> Iterator[tuple[str, tuple[int, AddedToken] | None]]:
+        """Cut at the template's own control tokens: the text before each, and the token (none after the last text)."""
+        start, end = marks
+        tokens = re.compile(f"{start}(?:{self._pattern}){end}|({self._pattern})")
+        unmarked = str.maketrans("", "", start + end)
+        begin = 0
+        for match in tokens.finditer(text):
+            if match.group(1) is not None:
+                yield text[begin : match.start()].translate(unmarked), self._control[match.group(1)]
+                begin = match.end()
+        yield text[begin:].translate(unmarked), None
+
+    def _as_text(self, text: str, *, at_start: bool) -> list[int]:
+        ids = _ids(self._plain, text) if at_start or not self._lead else self._after_newline(text)
+        if self._control_ids.isdisjoint(ids):
+            return ids
+        # The vocabulary itself joins a spelling into its control token: take the characters of each one by one.
+        ids, begin = [], 0
+        for match in self._spelt.finditer(text):
+            for piece in (text[begin : match.start()], *match.group()):
+                ids += _ids(self._plain, piece)
+            begin = match.end()
+        return ids + _ids(self._plain, text[begin:])
+
+    def _after_newline(self, text: str) -> list[int]:
+        """Ids of a text that does not open the prompt: some tokenizers put a space only before the very first word."""
+        lead = len(self._lead)
+        ids = _ids(self._plain, "\n" + text)
+        return ids[lead:] if ids[:lead] == self._lead else _ids(self._plain, text)
+
+    def _find_lead(self) -> list[int]:
+        """Ids of the newline that must be put before a cut piece to get the ids it has within the whole; else none."""
+        newline = _ids(self._plain, "\n")
+        for content in self._control:
+            within = self.encode(content + "a")[1:]
+            if within == _ids(self._plain, "a"):
+                return []
+            if newline + within == _ids(self._plain, "\na"):
+                return newline
+        return []
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of one text. The batch call is the one that releases the interpreter lock and counts no offsets."""
+    ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids

@@ -1,0 +1,117 @@
+"""What can go wrong in the gateway, and the only place that turns any error into an HTTP status.
+
+GatewayError
+├── BadRequest          the caller's: `param` names the field
+│   ├── UnknownModel    no such model here
+│   └── Unauthorized    the key is missing or wrong
+└── ConfigError         the operator's: a setting cannot work
+
+Knows no aiohttp and no wire format: it makes a `Problem`, each API module writes it in its own shape.
+Rule: an error that the table does not list is our bug, status 500, and its text stays in our log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.errors import EngineUnavailable, ModelRefused, Overloaded, PromptTooLong, RequestRefused
+
+
+class GatewayError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+
+class BadRequest(GatewayError):
+    """The request cannot be served as written; `param` is the path of the field that is wrong."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        """Say what is wrong, where, and in which word for programs."""
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class UnknownModel(BadRequest):
+    """The model named is not served here."""
+
+    def __init__(self, model: str) -> None:
+        """Name the model that was asked for."""
+        super().__init__(f"The model {model!r} does not exist here.", param="model", code="model_not_found")
+
+
+class Unauthorized(BadRequest):
+    """The key is missing or wrong."""
+
+    def __init__(self) -> None:
+        """Say how to send it."""
+        super().__init__("Send the right key as 'Authorization: Bearer <key>'.", code="invalid_api_key")
+
+
+class ConfigError(GatewayError):
+    """A setting cannot work; the message names it and says what would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """An error as a client sees it, before a wire format shapes it. `retry_after_s` is whole seconds, at least 1."""
+
+    status: int
+    kind: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    status: int
+    kind: str
+    code: str | None = None
+
+
+INVALID = "invalid_request_error"
+
+VERDICTS: Mapping[type[Exception], _Verdict] = {
+    BadRequest: _Verdict(400, INVALID),
+    UnknownModel: _Verdict(404, INVALID),
+    Unauthorized: _Verdict(401, INVALID),
+    PromptTooLong: _Verdict(400, INVALID, "context_length_exceeded"),
+    RequestRefused: _Verdict(400, INVALID),
+    Overloaded: _Verdict(429, "rate_limit_error", "engine_overloaded"),
+    EngineUnavailable: _Verdict(503, "server_error", "engine_unavailable"),
+    ModelRefused: _Verdict(503, "server_error", "model_refused"),
+}
+
+HTTP_CODES: Mapping[int, str | None] = {
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+}
+
+_BUG = _Verdict(500, "server_error", "internal_error")
+
+
+def problem_of(error: Exception) -> Problem:
+    """Translate an error by the nearest class of its ancestry that the table lists."""
+    verdict = next((VERDICTS[kind] for kind in type(error).__mro__ if kind in VERDICTS), None)
+    if verdict is None:
+        message = "The gateway failed while serving this request. The x-request-id header finds it in the log."
+        return Problem(status=_BUG.status, kind=_BUG.kind, code=_BUG.code, message=message)
+    retry_after_s = getattr(error, "retry_after_s", None)
+    return Problem(
+        status=verdict.status,
+        kind=verdict.kind,
+        code=verdict.code or getattr(error, "code", None),
+        message=str(error),
+        param=getattr(error, "param", None) or getattr(error, "field", None) or None,
+        retry_after_s=None if retry_after_s is None else max(1, round(retry_after_s)),
+    )
+
+
+def problem_of_status(status: int, message: str) -> Problem:
+    """Describe a refusal that the HTTP layer itself made, such as 404 or 413."""
+    kind = INVALID if status < 500 else _BUG.kind  # noqa: PLR2004 - the border between theirs and ours
+    return Problem(status=status, kind=kind, code=HTTP_CODES.get(status), message=message)

@@ -1,0 +1,54 @@
+"""The facts of one answer, and the arithmetic that every wire format derives its numbers from. Pure.
+
+Rule: facts are what the engine did, never what was expected: `read + write + uncached == prompt`, and a prompt token is
+either read or computed. A projection is one token's keys and values computed in all layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What one request cost. Times are seconds; `projected` is None where the answer was left before its end."""
+
+    prompt: int
+    read: int
+    write: int
+    generated: int
+    projected: int | None
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    first_token_s: float  # from the request's arrival to its first token, seen from the gateway
+
+    @property
+    def computed(self) -> int:
+        """Prompt tokens that were not read from the cache."""
+        return self.prompt - self.read
+
+    @property
+    def uncached(self) -> int:
+        """Prompt tokens that were computed and that nobody asked to keep."""
+        return self.computed - self.write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projections:
+    """Projections done, and what the same answer would have cost without a cache."""
+
+    done: int
+    without_prefix_cache: int
+    without_kv_cache: int
+
+
+def projections(facts: Facts) -> Projections:
+    """Count projections. The last generated token is never projected; without a KV cache each step redoes them all."""
+    prompt, generated = facts.prompt, facts.generated
+    fed_back = max(generated - 1, 0)
+    return Projections(
+        done=facts.computed + fed_back if facts.projected is None else facts.projected,
+        without_prefix_cache=prompt + fed_back,
+        without_kv_cache=generated * prompt + generated * (generated - 1) // 2,  # sum of prompt + k, k < generated
+    )

@@ -1,0 +1,106 @@
+"""One node of the radix tree: a run of blocks that always belong together.
+
+Plain data; only the tree writes it. Rule: `tokens`, `hashes` and `payload` speak of the same blocks, and children are
+ordered by the bytes of their first block, so that an exact child and the nearest ones are a bisect away.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from prefix_store.chain import HASH_BYTES, TOKEN_BYTES, Namespace
+from prefix_store.retention import Kept, Retention
+
+P = TypeVar("P")
+
+
+class Node(Generic[P]):
+    """A run of blocks. A root has no parent, no blocks and its namespace's hash."""
+
+    __slots__ = (
+        "children",
+        "deadline",
+        "detached",
+        "hashes",
+        "keys",
+        "kept",
+        "leases",
+        "namespace",
+        "parent",
+        "payload",
+        "queued",
+        "reads",
+        "retention",
+        "tokens",
+        "used",
+    )
+
+    def __init__(
+        self,
+        parent: Node[P] | None,
+        tokens: bytes,
+        hashes: bytes,
+        payload: list[P],
+        retention: Retention | None,
+        used: float,
+    ) -> None:
+        self.parent = parent
+        self.tokens = tokens  # packed little-endian uint32
+        self.hashes = hashes  # packed chain, 16 bytes a block
+        self.payload = payload  # one per block
+        self.retention = retention
+        self.deadline = float("inf") if retention is None else retention.deadline
+        self.kept = Kept.HELD if retention is None else retention.kept
+        self.used = used  # the last lease or write
+        self.reads = 0
+        self.leases = 0  # of leases that end here or below
+        self.queued = 0  # which queues have an entry for it (see prefix_store.queues)
+        self.detached = False
+        self.namespace: Namespace | None = None  # roots only
+        self.keys: list[bytes] = []
+        self.children: list[Node[P]] = []
+
+    @property
+    def idle_leaf(self) -> bool:
+        """Whether the node may go: nobody leases it and nothing hangs below."""
+        return not self.children and not self.leases and self.parent is not None
+
+    @property
+    def last_hash(self) -> bytes:
+        """The chain up to the node's end."""
+        return self.hashes[-HASH_BYTES:]
+
+    def child(self, key: bytes) -> Node[P] | None:
+        """Return the child whose first block is `key`. O(log children)."""
+        at = bisect_left(self.keys, key)
+        return self.children[at] if at < len(self.keys) and self.keys[at] == key else None
+
+    def attach(self, child: Node[P], key: bytes) -> None:
+        """Add a child under its first block."""
+        at = bisect_left(self.keys, key)
+        self.keys.insert(at, key)
+        self.children.insert(at, child)
+        child.parent = self
+
+    def drop(self, key: bytes) -> None:
+        """Remove the child whose first block is `key`."""
+        at = bisect_left(self.keys, key)
+        del self.keys[at], self.children[at]
+
+    def near(self, block: bytes) -> Iterator[tuple[bytes, Node[P]]]:
+        """Yield children by closeness of their first block to `block`: outwards from where it would stand."""
+        at = bisect_left(self.keys, block)
+        for index in range(at - 1, -1, -1):
+            yield self.keys[index], self.children[index]
+        for index in range(at, len(self.keys)):
+            yield self.keys[index], self.children[index]
+
+
+def common_tokens(one: bytes, other: bytes) -> int:
+    """Return how many leading tokens two packed stretches share. O(length), in C."""
+    length = min(len(one), len(other))
+    difference = int.from_bytes(one[:length], "little") ^ int.from_bytes(other[:length], "little")
+    same_bytes = length if not difference else ((difference & -difference).bit_length() - 1) // 8
+    return same_bytes // TOKEN_BYTES

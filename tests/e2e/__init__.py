@@ -1,0 +1,1 @@
+"""The whole path: real processes, a real engine, the official SDK."""

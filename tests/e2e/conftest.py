@@ -1,0 +1,97 @@
+"""A real server in a process of its own, with a real engine on a tiny random model."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_model import save_tiny_model
+
+PATIENCE_S = 60.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running `keepwarm serve`."""
+
+    url: str
+    admin_url: str
+    model: str
+    process: subprocess.Popen[bytes]
+
+
+StartServer = Callable[..., Server]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the tiny model, made once per run."""
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start servers and wait until they are ready; all end with the run."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(*flags: str) -> Server:
+        home = tmp_path_factory.mktemp("home")
+        port, admin_port = free_port(), free_port()
+        ports = ("--port", str(port), "--admin-port", str(admin_port))
+        command = [sys.executable, "-m", "gateway.cli", "serve", *ports, "--model", str(tiny_model), *flags]
+        environment = os.environ | {"XDG_STATE_HOME": str(home), "XDG_CACHE_HOME": str(home)}
+        log = (home / "server.log").open("wb")
+        with log:
+            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        processes.append(process)
+        server = Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", tiny_model.name, process)
+        until(lambda: is_ready(server) or process.poll() is not None)
+        assert process.poll() is None, (home / "server.log").read_text()
+        return server
+
+    yield start
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def server(start_server: StartServer) -> Server:
+    """One server that most tests share."""
+    return start_server("--kv-bytes", "8MiB")
+
+
+def is_ready(server: Server) -> bool:
+    """Ask /ready, as an operator's probe does."""
+    try:
+        with urllib.request.urlopen(f"{server.url}/ready", timeout=5):
+            return True
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for another process: it tells us nothing, so it is asked again and again."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(POLL_S)

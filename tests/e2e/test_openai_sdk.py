@@ -1,0 +1,212 @@
+"""The official openai SDK against a live server: what a client sees on the first and on the second turn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.e2e.conftest import Server, StartServer, is_ready, until
+from tests.e2e.metrics import metric
+
+BLOCK = 16
+
+
+def handbook(name: str) -> str:
+    """Write a long beginning that no other name shares."""
+    return f"Section {name}. The warehouse keeps the cold things cold and the warm things warm. " * 8
+
+
+def messages(text: str, question: str = "Why?") -> Any:
+    """A long beginning and a short question."""
+    return [{"role": "system", "content": text}, {"role": "user", "content": question}]
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[OpenAI]:
+    """The SDK as an application uses it."""
+    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(server: Server) -> AsyncIterator[AsyncOpenAI]:
+    """The SDK as an asynchronous application uses it."""
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def cached(answer: Any) -> int:
+    """Cached tokens of an answer's or a chunk's usage."""
+    tokens: int = answer.usage.prompt_tokens_details.cached_tokens
+    return tokens
+
+
+def test_second_turn_is_computed_from_where_the_first_ended(client: OpenAI, server: Server) -> None:
+    """The same long prompt again reads all but its end from the cache, and the answer is the same."""
+    ask = {"model": server.model, "messages": messages(handbook("A")), "max_tokens": 8, "temperature": 0}
+    cold, warm = (client.chat.completions.create(**ask) for _ in range(2))
+    assert cold.choices[0].message.content == warm.choices[0].message.content
+    assert cached(cold) <= BLOCK  # the template's own opening, where another test came first
+    assert cold.usage is not None
+    assert cold.usage.prompt_tokens - BLOCK <= cached(warm) < cold.usage.prompt_tokens
+    assert warm.model_extra is not None
+    extension = warm.model_extra["keepwarm"]
+    prompt, generated = cold.usage.prompt_tokens, cold.usage.completion_tokens
+    assert extension["computed_tokens"] == prompt - cached(warm)
+    assert extension["projections"] == {
+        "done": prompt - cached(warm) + generated - 1,
+        "without_prefix_cache": prompt + generated - 1,
+        "without_kv_cache": sum(prompt + step for step in range(generated)),
+    }
+    assert all(value >= 0 for value in extension["timings"].values())
+
+
+def test_stream_equals_the_whole_answer(client: OpenAI, server: Server) -> None:
+    """Streamed with usage, text, finish reason and counts are those of the whole answer."""
+    ask = {"model": server.model, "messages": messages(handbook("B")), "max_tokens": 12, "temperature": 0}
+    whole = client.chat.completions.create(**ask)
+    chunks = list(client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == whole.choices[0].message.content
+    reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+    assert reasons == [whole.choices[0].finish_reason]
+    assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    last = chunks[-1]
+    assert last.choices == []
+    assert last.usage is not None
+    assert whole.usage is not None
+    assert last.usage.prompt_tokens == whole.usage.prompt_tokens
+    assert last.usage.completion_tokens == whole.usage.completion_tokens
+    assert cached(last) > 0
+    assert last.model_extra is not None
+    assert last.model_extra["keepwarm"]["computed_tokens"] == last.usage.prompt_tokens - cached(last)
+
+
+def test_stream_without_usage_says_none(client: OpenAI, server: Server) -> None:
+    """Unasked, a stream has no usage; the extension is on its last chunk."""
+    ask = client.chat.completions.create(
+        model=server.model, messages=messages("short"), max_tokens=3, stream=True, temperature=0
+    )
+    chunks = list(ask)
+    assert all(chunk.usage is None for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason in {"stop", "length"}
+    assert "keepwarm" in (chunks[-1].model_extra or {})
+
+
+def test_seed_repeats_an_answer(client: OpenAI, server: Server) -> None:
+    """One seed is one answer, cold or warm."""
+    ask = {"model": server.model, "messages": messages("seeds"), "max_tokens": 16, "temperature": 1.0, "seed": 11}
+    first, second = (client.chat.completions.create(**ask).choices[0].message.content for _ in range(2))
+    assert first == second
+
+
+def test_conversation_hits_its_own_history(client: OpenAI, server: Server) -> None:
+    """Each turn of a conversation reads at least what the turn before it had as its prompt, to whole blocks."""
+    talk = messages(handbook("C"))
+    before = 0
+    for turn in range(4):
+        answer = client.chat.completions.create(model=server.model, messages=talk, max_tokens=6, temperature=0)
+        assert answer.usage is not None
+        assert cached(answer) >= before - BLOCK
+        before = answer.usage.prompt_tokens
+        content = answer.choices[0].message.content
+        talk = [*talk, {"role": "assistant", "content": content}, {"role": "user", "content": f"And {turn}?"}]
+
+
+async def test_clients_at_once_get_the_answers_they_get_alone(async_client: AsyncOpenAI, server: Server) -> None:
+    """Eight clients over two prefixes get what each would get alone."""
+
+    async def ask(number: int) -> str | None:
+        answer = await async_client.chat.completions.create(
+            model=server.model,
+            messages=messages(handbook(f"D{number % 2}"), f"Question {number}?"),
+            max_tokens=10,
+            temperature=0,
+        )
+        return answer.choices[0].message.content
+
+    together = await asyncio.gather(*map(ask, range(8)))
+    assert [await ask(number) for number in range(8)] == together
+
+
+def test_models_are_listed(client: OpenAI, server: Server) -> None:
+    """The SDK finds the model it then asks for."""
+    assert [model.id for model in client.models.list()] == [server.model]
+
+
+def test_refusals_are_the_sdks_own_errors(client: OpenAI, server: Server) -> None:
+    """The SDK raises the class that fits, with code and field."""
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.chat.completions.create(model="other", messages=messages("x"))
+    assert unknown.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as wrong:
+        client.chat.completions.create(model=server.model, messages=messages("x"), temperature=9)
+    assert wrong.value.param == "temperature"
+
+
+def test_prompt_beyond_the_window_is_refused_with_both_numbers(client: OpenAI, server: Server) -> None:
+    """A prompt is never cut: what does not fit is refused."""
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.chat.completions.create(model=server.model, messages=messages("xy " * 2000), max_tokens=4)
+    assert refusal.value.code == "context_length_exceeded"
+    assert "2048 tokens" in refusal.value.message
+
+
+async def test_client_that_leaves_is_noticed(async_client: AsyncOpenAI, server: Server) -> None:
+    """A stream left after its first chunks stops the engine; its blocks stay reusable."""
+    stream = await async_client.chat.completions.create(
+        model=server.model, messages=messages(handbook("E")), max_tokens=1000, temperature=0, stream=True
+    )
+    async for _ in stream:
+        break
+    await stream.close()
+    await asyncio.to_thread(until, lambda: metric(server, "keepwarm_engine_running") == 0)
+    assert metric(server, 'keepwarm_exchanges_total{model="tiny-llama",outcome="cancelled"}') >= 1
+
+
+def test_counters_equal_the_answers(client: OpenAI, server: Server) -> None:
+    """Read tokens in the metrics grow by exactly what the answer says."""
+    name = 'keepwarm_prompt_tokens_total{cache="read",model="tiny-llama"}'
+    ask = {"model": server.model, "messages": messages(handbook("F")), "max_tokens": 2}
+    client.chat.completions.create(**ask)
+    before = metric(server, name)
+    answer = client.chat.completions.create(**ask)
+    assert metric(server, name) - before == cached(answer) > 0
+
+
+def test_engine_that_dies_is_started_again(start_server: StartServer) -> None:
+    """Its requests hear of it, health stays, readiness comes back, and SIGTERM still ends everything in order."""
+    server = start_server("--kv-bytes", "4MiB")
+    engine = child_of(server.process.pid)
+    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+        ask = {"model": server.model, "messages": messages("again"), "temperature": 0}
+        stream = client.chat.completions.create(**ask, max_tokens=1900, stream=True)
+        next(stream)
+        os.kill(engine, signal.SIGKILL)
+        with pytest.raises(openai.APIError) as lost:
+            list(stream)
+        assert lost.value.code == "engine_unavailable"
+        with urllib.request.urlopen(f"{server.url}/health", timeout=5) as health:
+            assert health.status == 200
+        until(lambda: child_of(server.process.pid) not in {0, engine})
+        until(lambda: is_ready(server))
+        answer = client.chat.completions.create(**ask, max_tokens=2)
+    assert answer.choices[0].finish_reason in {"stop", "length"}
+    assert metric(server, "keepwarm_engine_restarts_total") == 1
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=20) == 0
+
+
+def child_of(pid: int) -> int:
+    """Process id of the engine, 0 while there is none."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return int(children[0]) if children else 0

@@ -1,0 +1,102 @@
+"""The engine as its own process: it answers, it stops for clients that leave, and its death is told and healed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from engine.client import EngineClient
+from engine.config import EngineConfig
+from engine.errors import EngineUnavailable, ModelRefused, PromptTooLong
+from engine.messages import Sampling, Submit
+from tests.engine.workbench import GREEDY, plain_answer, tiny_module
+
+PROMPT = list(range(47))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The tiny random model on disk."""
+    path = tmp_path_factory.mktemp("model")
+    tiny_module().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+async def client(folder):
+    """A live engine process, stopped afterwards."""
+    client = EngineClient(EngineConfig(model="tiny", model_path=str(folder), kv_bytes=1 << 22, threads=1))
+    await client.start()
+    await client.ready()
+    yield client
+    await client.stop()
+
+
+def submit(request_id: str, *, max_tokens: int = 4, sampling: Sampling = GREEDY) -> Submit:
+    tokens = np.asarray(PROMPT, dtype="<u4").tobytes()
+    return Submit(id=request_id, tokens=tokens, max_tokens=max_tokens, sampling=sampling)
+
+
+async def answer(client: EngineClient, request: Submit) -> tuple[list[int], int]:
+    """Return the answer's tokens and how many prompt tokens were read."""
+    tokens, read = [], 0
+    with client.open(request) as ticket:
+        async for delta in ticket:
+            tokens += delta.tokens
+            read = delta.prefilled.read if delta.prefilled else read
+    return tokens, read
+
+
+async def test_the_second_request_reads_what_the_first_computed(client):
+    """Through the process border the answers are the plain model's, and the second one is warm."""
+    truth = plain_answer(tiny_module(), PROMPT, 4)
+    assert await answer(client, submit("a")) == (truth, 0)
+    assert await answer(client, submit("b")) == (truth, 46)
+    stats = await client.stats()
+    assert (stats.requests_finished_total, stats.read_tokens_total) == (2, 46)
+
+
+async def test_leaving_the_block_stops_the_work(client):
+    """A ticket left after its first delta is cancelled in the engine and frees its blocks."""
+    with client.open(submit("long", max_tokens=400)) as ticket:
+        await anext(ticket)
+    while (stats := await client.stats()).requests_cancelled_total == 0:
+        await asyncio.sleep(0)
+    assert (stats.running, stats.blocks_held) == (0, 0)
+
+
+async def test_a_refusal_keeps_its_kind(client):
+    """A prompt that is too long arrives as the error that it was."""
+    with pytest.raises(PromptTooLong, match="maximum context length is 512"):
+        await answer(client, submit("x", max_tokens=600))
+
+
+async def test_a_dead_engine_fails_its_requests_and_comes_back(client):
+    """Killed while decoding: the open request hears it, and a new process serves with an empty cache."""
+    await answer(client, submit("warm"))
+    with client.open(submit("victim", max_tokens=400)) as ticket:
+        await anext(ticket)
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(EngineUnavailable, match="stopped while working"):
+            async for _ in ticket:
+                pass
+    with pytest.raises(EngineUnavailable):
+        with client.open(submit("early")):
+            pass
+    await client.ready()
+    assert client.restarts == 1
+    assert await answer(client, submit("after")) == (plain_answer(tiny_module(), PROMPT, 4), 0)
+
+
+async def test_a_model_that_cannot_be_served_is_refused_once(folder):
+    """The reason arrives, and the process is not started over and over."""
+    client = EngineClient(EngineConfig(model="tiny", model_path=str(folder), kv_bytes=10, threads=1))
+    await client.start()
+    with pytest.raises(ModelRefused, match="--kv-bytes"):
+        await client.ready()
+    await client.stop()
+    assert client.restarts == 0

@@ -1,0 +1,126 @@
+"""What the engine's door refuses, and how facts are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.messages import AskStats, Sampling
+from engine.sampler import sample, uniform
+from tests.engine.workbench import VOCAB, Bench, ScriptedRunner
+
+import torch
+
+
+@pytest.fixture
+def bench():
+    """An engine with a scripted model and room for 32 tokens."""
+    return Bench(ScriptedRunner(4), blocks=8, max_num_seqs=1)
+
+
+def test_a_prompt_that_is_too_long_is_refused_never_cut(bench):
+    """Prompt and answer together are held against the window, and the numbers are said."""
+    answer = bench.ask([1] * 30, max_tokens=3)
+    assert answer.refused.kind == "PromptTooLong"
+    assert "maximum context length is 32 tokens" in answer.refused.message and "30 in the messages" in answer.refused.message
+    assert bench.ask([1] * 30, max_tokens=2).refused is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "extra", "field"),
+    [([], {}, "messages"), ([1], {"max_tokens": 0}, "max_tokens"), ([1, VOCAB], {}, "messages")],
+)
+def test_the_door_names_the_field(bench, prompt, extra, field):
+    """An empty prompt, no room for an answer and an unknown token id are refused with the field."""
+    answer = bench.ask(prompt, **extra)
+    assert (answer.refused.kind, answer.refused.field) == ("RequestRefused", field)
+
+
+def test_a_full_queue_says_when_to_come_back():
+    """One more than the queue holds is told to retry; the others are served."""
+    bench = Bench(ScriptedRunner(4), blocks=8)
+    object.__setattr__(bench.core.config, "max_waiting", 2)
+    ids = [bench.submit([1, 2, 3]) for _ in range(3)]
+    assert bench.answers[ids[2]].refused.kind == "Overloaded"
+    assert bench.answers[ids[2]].refused.retry_after_s > 0
+    bench.run()
+    assert all(bench.answers[i].finished for i in ids[:2])
+
+
+def test_a_stop_token_ends_the_answer_unseen():
+    """The stop token is counted as generated and not part of the answer."""
+    from tests.engine.workbench import scripted_answer
+
+    truth = scripted_answer([5, 6], 10)
+    bench = Bench(ScriptedRunner(4))
+    answer = bench.ask([5, 6], max_tokens=10, stop_ids=(truth[3],))
+    cut = truth.index(truth[3])
+    assert answer.tokens == truth[:cut]
+    assert (answer.finished.reason, answer.finished.generated) == ("stop", cut + 1)
+
+
+def test_stats_count_what_happened(bench):
+    """Counters are sums of the answers' facts; asking twice changes nothing."""
+    first, second = bench.ask([1] * 9), bench.ask([1] * 9)
+    stats = bench.core.handle(AskStats())
+    assert stats == bench.core.handle(AskStats())
+    assert stats.prompt_tokens_total == 18
+    assert stats.read_tokens_total == first.prefilled.read + second.prefilled.read == 8
+    assert stats.projected_tokens_total == first.finished.projected + second.finished.projected
+    assert (stats.requests_finished_total, stats.generated_tokens_total) == (2, 6)
+
+
+def test_times_are_kept_apart(bench):
+    """Queueing, prefill and decode are measured each on its own."""
+    blocker = bench.submit([1, 2, 3], max_tokens=2)
+    waiting = bench.submit([3, 2, 1], max_tokens=3)
+    for _ in range(10):
+        bench.step()
+        bench.clock.tick(1.0)
+    assert bench.answers[blocker].prefilled.queue_s == 0
+    facts = bench.answers[waiting]
+    assert facts.prefilled.queue_s > 0
+    assert facts.finished.decode_s == 2.0
+
+
+def test_an_abort_of_an_unknown_request_is_ignored(bench):
+    """The answer may just have ended when the client leaves."""
+    bench.abort("nobody")
+    assert bench.core.stats().requests_cancelled_total == 0
+
+
+@pytest.mark.parametrize("wrong", [{"block_tokens": 0}, {"ttl_s": -1.0}, {"kv_bytes": 0}, {"step_tokens": 4}])
+def test_a_configuration_that_cannot_work_is_refused(wrong):
+    """The message names the field."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        EngineConfig(model="m", model_path="p", **wrong)
+
+
+def test_greedy_takes_the_largest_and_top_k_one_does_too():
+    """Temperature 0 and top_k 1 are the same choice."""
+    logits = torch.tensor([[0.1, 3.0, 0.2], [2.0, 1.0, 0.0]])
+    samplings = [Sampling(temperature=0.0), Sampling(temperature=1.5, top_k=1)]
+    assert sample(logits, samplings, [1, 2], [0, 0]) == [1, 0]
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_it():
+    """Of 0.5, 0.3, 0.2 a top_p of 0.6 keeps two; the third is never drawn."""
+    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
+    drawn = {sample(logits, [Sampling(top_p=0.6)], [seed], [0])[0] for seed in range(200)}
+    assert drawn == {0, 1}
+    assert {sample(logits, [Sampling(top_p=1e-9)], [seed], [0])[0] for seed in range(50)} == {0}
+
+
+def test_draws_follow_the_distribution():
+    """Over 4,000 positions the shares are the probabilities, within four standard errors."""
+    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
+    drawn = [sample(logits, [Sampling()], [7], [position])[0] for position in range(4_000)]
+    for token, share in enumerate((0.5, 0.3, 0.2)):
+        assert abs(drawn.count(token) / 4_000 - share) < 4 * (share * (1 - share) / 4_000) ** 0.5
+
+
+def test_uniform_is_decided_by_seed_and_position_alone():
+    """Equal arguments give equal numbers in [0, 1); any other seed or position another one."""
+    values = {uniform(seed, position) for seed in range(-3, 20) for position in range(20)}
+    assert len(values) == 23 * 20 and all(0 <= value < 1 for value in values)
+    assert uniform(3, 4) == uniform(3, 4)

@@ -1,0 +1,250 @@
+"""Tools of the engine's tests: a hand clock, a tiny random model, an in-thread engine, and slow truths."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence as Items
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.messages import Abort, Delta, ModelCard, Prefilled, Refused, Sampling, Submit
+from engine.model import PAGED, PagedModel, register
+from engine.runner import Runner
+from engine.scheduler import Chunk
+
+VOCAB = 61
+GREEDY = Sampling(temperature=0.0)
+
+
+class HandClock:
+    """Seconds that move only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def tiny_module(seed: int = 0) -> LlamaForCausalLM:
+    """A random two-layer Llama with grouped heads, small enough for milliseconds."""
+    torch.manual_seed(seed)
+    register()
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.6,  # spreads the logits, so that a wrong key shows
+        eos_token_id=None,
+        bos_token_id=None,
+    )
+    module = LlamaForCausalLM(config).eval()
+    module.set_attn_implementation(PAGED)
+    return module
+
+
+@torch.inference_mode()
+def plain_logits(module: LlamaForCausalLM, tokens: Items[int]) -> Tensor:
+    """The slow truth: the model's own eager forward over the whole prompt; logits [vocab] of the last token."""
+    module.set_attn_implementation("eager")
+    logits: Tensor = module(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0, -1].float()
+    module.set_attn_implementation(PAGED)
+    return logits
+
+
+def plain_answer(module: LlamaForCausalLM, prompt: Items[int], count: int) -> list[int]:
+    """The slow truth: greedy generation without any cache."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(plain_logits(module, tokens).argmax()))
+    return tokens[len(prompt) :]
+
+
+class RecordingRunner(Runner):
+    """The real runner; it also keeps the logits of each request's first sampled token and can be told to fail."""
+
+    def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int) -> None:
+        super().__init__(model, blocks=blocks, block_tokens=block_tokens)
+        self.first_logits: dict[str, Tensor] = {}
+        self.fail_at_step: int | None = None
+        self.steps = 0
+        for keys, values in self.kv.pages:  # a slot that is read before it was written poisons the answer
+            keys.fill_(float("nan"))
+            values.fill_(float("nan"))
+
+    def logits(self, chunks: Items[Chunk]) -> Tensor:
+        self.steps += 1
+        if self.steps == self.fail_at_step:
+            raise RuntimeError("told to fail")
+        logits = super().logits(chunks)
+        for row, chunk in zip(logits, [chunk for chunk in chunks if chunk.samples], strict=True):
+            self.first_logits.setdefault(chunk.sequence.request.id, row.clone())
+        return logits
+
+
+class ScriptedRunner:
+    """A model made of hashes. Every slot remembers which prefix wrote it, so reading a wrong block is an error."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.slots: dict[int, bytes] = {}
+
+    def run(self, chunks: Items[Chunk]) -> list[int]:
+        for chunk in chunks:
+            if chunk.copy is not None:
+                for at in range(chunk.copy.tokens):
+                    source, target = (block * self.block_tokens + at for block in (chunk.copy.source, chunk.copy.target))
+                    self.slots[target] = self.slots[source]
+        sampled = []
+        for chunk in chunks:
+            tokens = np.frombuffer(bytes(chunk.sequence.tokens), dtype="<u4").tolist()
+            table = chunk.sequence.hold.table
+            where = [slot + at for slot, count in table.extents(chunk.start + chunk.count) for at in range(count)]
+            marks = prefix_marks(tokens[: chunk.start + chunk.count])
+            for position in range(chunk.start, chunk.start + chunk.count):
+                self.slots[where[position]] = marks[position]
+            for position, slot in enumerate(where):
+                assert self.slots[slot] == marks[position], f"position {position} would read another prompt's K/V"
+            if chunk.samples:
+                sampled.append(scripted_next(tokens))
+        return sampled
+
+
+def prefix_marks(tokens: Items[int]) -> list[bytes]:
+    """One digest per position, each over all tokens up to it."""
+    running, marks = hashlib.blake2b(digest_size=8), []
+    for token in tokens:
+        running.update(token.to_bytes(4, "little"))
+        marks.append(running.copy().digest())
+    return marks
+
+
+def scripted_next(tokens: Items[int]) -> int:
+    """The scripted model's greedy token: depends on every token before it."""
+    return prefix_marks(tokens)[-1][0] % VOCAB
+
+
+def scripted_answer(prompt: Items[int], count: int) -> list[int]:
+    """The slow truth of the scripted model."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(scripted_next(tokens))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class Answer:
+    """What a client would have seen."""
+
+    tokens: list[int] = field(default_factory=list)
+    prefilled: Prefilled | None = None
+    finished: object = None
+    refused: Refused | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.finished is not None or self.refused is not None
+
+
+class Bench:
+    """An in-thread engine under a hand clock that collects answers."""
+
+    def __init__(
+        self,
+        runner: Runner | ScriptedRunner | None = None,
+        *,
+        module: LlamaForCausalLM | None = None,
+        blocks: int = 64,
+        block_tokens: int = 4,
+        step_tokens: int = 32,
+        max_num_seqs: int = 8,
+        max_model_len: int | None = None,
+        ttl_s: float = 300.0,
+    ) -> None:
+        self.clock = HandClock()
+        self.module = module
+        if module is not None:
+            runner = RecordingRunner(PagedModel(module, weights="tiny"), blocks=blocks, block_tokens=block_tokens)
+        self.runner = runner
+        config = EngineConfig(
+            model="tiny",
+            model_path="-",
+            block_tokens=block_tokens,
+            step_tokens=step_tokens,
+            max_num_seqs=max_num_seqs,
+            ttl_s=ttl_s,
+        )
+        card = ModelCard(
+            name="tiny",
+            weights="tiny",
+            max_model_len=max_model_len or blocks * block_tokens,
+            vocab_size=VOCAB,
+            eos_ids=(),
+            block_tokens=block_tokens,
+            blocks=blocks,
+            kv_bytes=0,
+            kv_bytes_per_token=0,
+            dtype="float32",
+            device="cpu",
+        )
+        self.core = EngineCore(config, card, runner, self.clock)
+        self.answers: dict[str, Answer] = {}
+
+    def submit(self, prompt: Iterable[int], *, max_tokens: int = 3, sampling: Sampling = GREEDY, **extra: object) -> str:
+        request_id = f"r{len(self.answers)}"
+        self.answers[request_id] = Answer()
+        packed = np.asarray(list(prompt), dtype="<u4").tobytes()
+        answer = self.core.handle(
+            Submit(id=request_id, tokens=packed, max_tokens=max_tokens, sampling=sampling, **extra)
+        )
+        if isinstance(answer, Refused):
+            self.answers[request_id].refused = answer
+        return request_id
+
+    def abort(self, request_id: str) -> None:
+        self.core.handle(Abort(id=request_id))
+
+    def step(self) -> None:
+        for event in self.core.step():
+            answer = self.answers[event.id]
+            assert not answer.ended, "an event after the last one"
+            if isinstance(event, Delta):
+                answer.tokens += event.tokens
+                answer.prefilled = event.prefilled or answer.prefilled
+                answer.finished = event.finished
+            else:
+                answer.refused = event
+        self.core.scheduler.check()
+
+    def run(self, limit: int = 2_000) -> None:
+        for _ in range(limit):
+            if not self.core.busy:
+                return
+            self.step()
+        raise AssertionError(f"not done after {limit} steps: a deadlock")
+
+    def ask(self, prompt: Iterable[int], **extra: object) -> Answer:
+        request_id = self.submit(prompt, **extra)
+        self.run()
+        return self.answers[request_id]
+
+    def first_logits(self, request_id: str) -> Tensor:
+        return self.runner.first_logits[request_id]
+
+
+def close(one: Tensor, other: Tensor, tolerance: float = 1e-4) -> bool:
+    """Whether two rows of logits agree within `tolerance` × max(1, largest logit)."""
+    return float((one - other).abs().max()) <= tolerance * max(1.0, float(other.abs().max()))

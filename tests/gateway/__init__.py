@@ -1,0 +1,1 @@
+"""Facts about the gateway, against a scripted backend."""

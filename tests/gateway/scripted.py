@@ -1,0 +1,115 @@
+"""A backend that plays a script: the seam where tests of the gateway stand in for the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import EngineUnavailable
+from engine.messages import Delta, EngineStats, Finished, ModelCard, Prefilled, Submit
+
+MODEL = "tiny"
+
+CARD = ModelCard(
+    name=MODEL,
+    weights="0" * 16,
+    max_model_len=2048,
+    vocab_size=267,
+    eos_ids=(2,),
+    block_tokens=16,
+    blocks=1024,
+    kv_bytes=1 << 20,
+    kv_bytes_per_token=64,
+    dtype="float32",
+    device="cpu",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """One answer. `then` says what comes after the deltas: its end, an error, or nothing for ever."""
+
+    deltas: Sequence[tuple[int, ...]]
+    reason: Literal["stop", "length"] = "stop"
+    read: int = 0
+    then: Exception | Literal["finish", "hang"] = "finish"
+
+
+class ScriptedBackend:
+    """Plays `script` for every request and keeps what was submitted."""
+
+    model = MODEL
+
+    def __init__(self, script: Script) -> None:
+        """Be ready at once."""
+        self.script = script
+        self.card: ModelCard | None = CARD
+        self.restarts = 0
+        self.submitted: list[Submit] = []
+        self.entered = asyncio.Semaphore(0)  # one release per ticket that was opened
+        self.left = asyncio.Semaphore(0)  # one release per ticket that was left
+        self.running = 0
+        self.stopped = False
+        self.reading: EngineStats | None = EngineStats(waiting=1, blocks_free=7, steps_total=3)
+
+    @property
+    def detail(self) -> str:
+        """Say whether requests are played."""
+        return "The engine is ready." if self.card else "The engine is starting."
+
+    @contextlib.contextmanager
+    def open(self, submit: Submit) -> Iterator[AsyncIterator[Delta]]:
+        """Play the script; note when the ticket is left."""
+        if self.card is None:
+            raise EngineUnavailable(self.detail)
+        self.submitted.append(submit)
+        self.running += 1
+        self.entered.release()
+        try:
+            yield self._play(submit)
+        finally:
+            self.running -= 1
+            self.left.release()
+
+    async def _play(self, submit: Submit) -> AsyncIterator[Delta]:
+        script, prompt = self.script, len(submit.tokens) // 4
+        prefilled: Prefilled | None = Prefilled(
+            prompt=prompt, read=script.read, write=0, queue_s=0.001, prefill_s=0.002
+        )
+        for tokens in script.deltas:
+            yield Delta(id=submit.id, tokens=tokens, prefilled=prefilled)
+            prefilled = None
+            await asyncio.sleep(0)
+        if isinstance(script.then, Exception):
+            raise script.then
+        if script.then == "hang":
+            await asyncio.Event().wait()
+        generated = sum(map(len, script.deltas)) + (script.reason == "stop")
+        finished = Finished(
+            reason=script.reason,
+            generated=generated,
+            projected=prompt - script.read + generated - 1,
+            decode_s=0.003,
+        )
+        yield Delta(id=submit.id, prefilled=prefilled, finished=finished)
+
+    async def stats(self) -> EngineStats:
+        """Return `reading`."""
+        if self.reading is None:
+            raise EngineUnavailable(self.detail)
+        return self.reading
+
+    async def start(self) -> None:
+        """Nothing to start."""
+        self.stopped = False
+
+    async def refused(self) -> str:
+        """Never refuse."""
+        return await asyncio.Future()
+
+    async def stop(self) -> None:
+        """Note that the engine was stopped."""
+        self.stopped = True

@@ -1,0 +1,83 @@
+"""Settings: where they come from and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import SETTINGS, Settings, cache_dir, is_loopback, parse_size, read_settings, state_dir
+from gateway.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4GiB", 4 << 30), ("512 MiB", 512 << 20), ("2GB", 2_000_000_000), ("1.5kib", 1536), ("77", 77), ("10b", 10)],
+)
+def test_sizes(text: str, size: int) -> None:
+    """Binary and decimal units mean what they say."""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "0", "4XiB", "4 GiB please"])
+def test_sizes_refused(text: str) -> None:
+    """What is no size above zero is refused with an example."""
+    with pytest.raises(ValueError, match="size"):
+        parse_size(text)
+
+
+def test_flag_beats_environment_beats_default() -> None:
+    """The nearer a value is to the command, the more it counts."""
+    environ = {"KEEPWARM_PORT": "9000", "KEEPWARM_TTL": "1h"}
+    settings = read_settings({"port": "9001", "ttl": None}, environ)
+    assert (settings.port, settings.ttl, settings.model) == (9001, 3600.0, "smollm2-135m")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "said"),
+    [
+        ({"port": "x"}, {}, "--port"),
+        ({"port": "65536"}, {}, "--port"),
+        ({}, {"KEEPWARM_TTL": "soon"}, "KEEPWARM_TTL"),
+        ({"kv_bytes": "lots"}, {}, "--kv-bytes"),
+        ({"max_model_len": "0"}, {}, "--max-model-len"),
+        ({"port": "8001"}, {}, "--admin-port"),
+        ({"step_tokens": "4"}, {}, "--step-tokens"),
+    ],
+)
+def test_refusal_names_where_the_value_came_from(flags: dict[str, str], environ: dict[str, str], said: str) -> None:
+    """A wrong value is refused under the name it was given by."""
+    with pytest.raises(ConfigError, match=said):
+        read_settings(flags, environ)
+
+
+def test_admin_port_beyond_loopback_needs_a_key() -> None:
+    """The operators' side is not opened to other machines by accident."""
+    with pytest.raises(ConfigError, match="KEEPWARM_ADMIN_KEY"):
+        Settings(admin_host="0.0.0.0")
+    assert Settings(admin_host="0.0.0.0", admin_key="k").admin_key == "k"
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"),
+    [
+        *((host, True) for host in ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost")),
+        *((host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "gateway.example")),
+    ],
+)
+def test_loopback(host: str, alone: bool) -> None:
+    """Only addresses that other machines cannot reach count as loopback."""
+    assert is_loopback(host) == alone
+
+
+def test_keys_have_no_flag() -> None:
+    """A secret is not put where every process can read it."""
+    assert SETTINGS["admin_key"].flag == ""
+
+
+def test_folders_follow_the_environment() -> None:
+    """XDG variables are obeyed where they are absolute, and KEEPWARM_CACHE beats them."""
+    environ = {"XDG_CACHE_HOME": "/c", "XDG_STATE_HOME": "relative"}
+    assert cache_dir(Settings(), environ) == Path("/c/keepwarm")
+    assert cache_dir(read_settings({}, {"KEEPWARM_CACHE": "/k"}), environ) == Path("/k")
+    assert state_dir(environ) == Path.home() / ".local/state/keepwarm"

@@ -1,0 +1,123 @@
+"""What the deployment files say is true of the gateway they deploy."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from engine.messages import EngineStats
+from gateway.cli import app
+from gateway.config import SETTINGS
+from gateway.metrics import Metrics
+
+ROOT = Path(__file__).parent.parent
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+PROMETHEUS = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+BOARD = json.loads((ROOT / "deploy/grafana/dashboards/keepwarm.json").read_text())
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+GATEWAY: dict[str, Any] = COMPOSE["services"]["gateway"]
+
+
+def flag_value(flag: str) -> str:
+    """Return what the compose file gives for a flag."""
+    command = GATEWAY["command"]
+    return str(command[command.index(flag) + 1])
+
+
+def test_every_flag_exists() -> None:
+    """`keepwarm serve --help` shows each flag that compose file and Dockerfile use."""
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"})
+    command = re.search(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    assert command is not None
+    flags = [word for word in [*GATEWAY["command"], *json.loads(command[1])] if word.startswith("--")]
+    assert len(flags) >= 5
+    assert not [flag for flag in flags if not re.search(rf"{flag}\b", shown.output)]
+
+
+def test_every_value_is_accepted() -> None:
+    """Each value in the compose file parses as its setting does."""
+    for row in SETTINGS.values():
+        if row.flag in GATEWAY["command"]:
+            row.parse(flag_value(row.flag))
+
+
+def test_every_variable_is_a_setting() -> None:
+    """Each KEEPWARM_ variable that is set for the gateway is one that it reads."""
+    known = {row.env for row in SETTINGS.values()}
+    used = {*GATEWAY["environment"], *re.findall(r"KEEPWARM_\w+(?==)", DOCKERFILE)}
+    assert {name for name in used if name.startswith("KEEPWARM_")} <= known
+
+
+def test_prometheus_reaches_the_admin_port_with_its_key() -> None:
+    """Host, port and path of the scrape are the gateway's, and its token file is the admin key's secret."""
+    (job,) = PROMETHEUS["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"gateway:{SETTINGS['admin_port'].default}"]}]
+    assert job["metrics_path"] == "/metrics"
+    assert job["authorization"] == {"type": "Bearer", "credentials_file": "/run/secrets/admin_key"}
+    assert COMPOSE["services"]["prometheus"]["secrets"] == ["admin_key"]
+    assert COMPOSE["secrets"]["admin_key"] == {"environment": "KEEPWARM_ADMIN_KEY"}
+    assert "KEEPWARM_ADMIN_KEY" in GATEWAY["environment"]
+    assert flag_value("--admin-host") == "0.0.0.0"
+
+
+def test_nothing_is_published_beyond_loopback() -> None:
+    """Every published port is bound to 127.0.0.1, and the admin port is not published."""
+    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    assert not [port for port in published if SETTINGS["admin_port"].default in port]
+    assert f"127.0.0.1:{SETTINGS['port'].default}:{SETTINGS['port'].default}" in GATEWAY["ports"]
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_every_service_is_pinned_and_watched(name: str) -> None:
+    """Images have an exact tag, and each service has a health check, in the file or in our image."""
+    service = COMPOSE["services"][name]
+    assert re.search(r":v?\d+\.\d+\.\d+", service["image"])
+    assert "healthcheck" in service or ("build" in service and "\nHEALTHCHECK " in DOCKERFILE)
+
+
+def test_every_volume_is_declared_and_every_file_exists() -> None:
+    """Named volumes are declared once and used; mounted folders are in the repository."""
+    mounts = [mount.split(":")[0] for service in COMPOSE["services"].values() for mount in service.get("volumes", [])]
+    assert {mount for mount in mounts if not mount.startswith(".")} == set(COMPOSE["volumes"])
+    assert all((ROOT / mount).is_dir() for mount in mounts if mount.startswith("."))
+
+
+def test_our_folders_are_where_the_volumes_are() -> None:
+    """Cache and state of the gateway lie on its volumes."""
+    targets = {mount.split(":")[1] for mount in GATEWAY["volumes"]}
+    cache, state = re.search(r"KEEPWARM_CACHE=(\S+)", DOCKERFILE), re.search(r"XDG_STATE_HOME=(\S+)", DOCKERFILE)
+    assert cache is not None
+    assert state is not None
+    assert targets == {cache[1], f"{state[1]}/keepwarm"}
+
+
+def test_the_board_asks_for_metrics_that_exist() -> None:
+    """Each metric on the Grafana board is on the gateway's own metrics page."""
+    page = Metrics("model").exposition(EngineStats(), 0).decode()
+    emitted = set(re.findall(r"^(keepwarm_\w+)", page, re.MULTILINE))
+    queries = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+    asked = {name for query in queries for name in re.findall(r"keepwarm_\w+", query)}
+    assert len(asked) > 10
+    # a counter with labels of its own has no line before its first event
+    described = {
+        f"{name}_total" for name in re.findall(r"^# TYPE (keepwarm_\w+?)(?:_total)? counter$", page, re.MULTILINE)
+    }
+    assert not asked - emitted - described
+
+
+def test_the_board_uses_the_provisioned_source() -> None:
+    """Panels name the data source that Grafana is given, and the folder they lie in is the provisioned one."""
+    provisioned = ROOT / "deploy/grafana/provisioning"
+    (source,) = yaml.safe_load((provisioned / "datasources/prometheus.yml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((provisioned / "dashboards/keepwarm.yml").read_text())["providers"]
+    assert {panel["datasource"]["uid"] for panel in BOARD["panels"]} == {source["uid"]}
+    mounts = COMPOSE["services"]["grafana"]["volumes"]
+    assert f"./deploy/grafana/dashboards:{provider['options']['path']}:ro" in mounts
