@@ -6,7 +6,7 @@ half-open, rows of one sequence are contiguous, and no Python loop runs per toke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,7 +67,10 @@ def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
         if chunk.copy is not None:
             size = table.block_tokens
             copies.append((chunk.copy.source * size, chunk.copy.target * size, chunk.copy.tokens))
-    on_device: Callable[[list[np.ndarray]], torch.Tensor] = lambda parts: torch.from_numpy(np.concatenate(parts)).to(device)
+
+    def on_device(parts: list[np.ndarray]) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate(parts)).to(device)
+
     return Batch(
         tokens=on_device(tokens),
         positions=on_device(positions),

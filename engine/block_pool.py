@@ -16,7 +16,7 @@ BlockId = NewType("BlockId", int)
 GROWTH_ROOM = 4  # a new run starts in the middle of a free extent at least this many times its length
 
 
-class OutOfBlocks(Exception):  # noqa: N818 - a condition the cache answers by evicting, not an error anyone sees
+class OutOfBlocks(Exception):
     """Fewer blocks are free than were wanted; nothing was taken."""
 
     def __init__(self, *, wanted: int, free: int) -> None:

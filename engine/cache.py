@@ -45,7 +45,12 @@ class Hold:
     __slots__ = ("copy", "lease", "namespace", "ready", "retention", "table")
 
     def __init__(
-        self, namespace: Namespace, lease: Lease[BlockId], table: BlockTable, retention: Retention, copy: TailCopy | None
+        self,
+        namespace: Namespace,
+        lease: Lease[BlockId],
+        table: BlockTable,
+        retention: Retention,
+        copy: TailCopy | None,
     ) -> None:
         self.namespace = namespace
         self.lease = lease
@@ -87,7 +92,7 @@ class PrefixCache:
         return hold
 
     def copied(self, hold: Hold, *, now: float) -> None:
-        """The tail copy is done: its source may go."""
+        """Take note that the tail copy is done: its source may go."""
         if hold.copy is not None:
             hold.copy = None
             self._forget(self.tree.release_tail(hold.lease, now))

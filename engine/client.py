@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -54,7 +55,7 @@ class Ticket:
         return event
 
     def deliver(self, event: Delta | EngineError) -> None:
-        """Called by the client only: hand over the next event."""
+        """Hand over the next event; only the client calls it."""
         self._events.put_nowait(event)
 
 
@@ -132,8 +133,7 @@ class EngineClient:
     def _send(self, message: EngineBound) -> None:
         """Queue a message. ZeroMQ's own queue takes it at once; nothing is sent to an engine that is gone."""
         if self._socket is not None:
-            future = self._socket.send(messages.encode(message))
-            future.add_done_callback(_heed)
+            asyncio.ensure_future(self._socket.send(messages.encode(message))).add_done_callback(_heed)
 
     async def _keep(self) -> None:
         """Start the engine again and again, with growing pauses, until stopped or refused."""
@@ -216,7 +216,7 @@ class EngineClient:
                     return
 
     def _lose(self, reason: str) -> None:
-        """The engine is gone: tell everyone who waits for it."""
+        """Tell everyone who waits for the engine that it is gone."""
         self.card = None
         for ticket in self._tickets.values():
             ticket.deliver(EngineUnavailable(reason))
@@ -241,7 +241,7 @@ def error_of(message: Refused) -> EngineError:
             return errors.EngineError(message.message)
 
 
-def _heed(future: asyncio.Future[object]) -> None:
-    """A message to a process that died meanwhile is lost with it; its ticket hears of the death."""
+def _heed(future: asyncio.Future[Any]) -> None:
+    """Log a message that did not reach a dying process; its ticket hears of the death."""
     if not future.cancelled() and (error := future.exception()) is not None:
         log.warning("engine_unreachable", error=str(error))

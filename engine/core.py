@@ -7,7 +7,8 @@ submitted ends in exactly one last event, and a step that fails takes only its o
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence as Items
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from typing import Protocol
 
 import structlog
@@ -80,7 +81,7 @@ class EngineCore:
             return []
         try:
             sampled = self.runner.run(chunks)
-        except Exception as error:  # noqa: BLE001 - the engine's root: the step's requests fail, the others go on
+        except Exception as error:
             log.exception("step_failed", sequences=len(chunks))
             failed = [chunk.sequence for chunk in chunks]
             self.scheduler.fail(failed, now=self.clock())

@@ -7,6 +7,7 @@ so that contiguous pages are one contiguous stretch of tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class KVLayout:
     @property
     def bytes_per_token(self) -> int:
         """K and V of all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+        return 2 * self.layers * self.kv_heads * self.head_dim * int(self.dtype.itemsize)
 
 
 class KVTensors:
@@ -38,8 +39,8 @@ class KVTensors:
     def __init__(self, layout: KVLayout, *, blocks: int, block_tokens: int, device: torch.device) -> None:
         self.layout = layout
         shape = (blocks, block_tokens, layout.kv_heads, layout.head_dim)
-        pages = lambda: torch.empty(shape, dtype=layout.dtype, device=device)  # noqa: E731 - one word for one shape
-        self.pages = [(pages(), pages()) for _ in range(layout.layers)]
+        new = partial(torch.empty, shape, dtype=layout.dtype, device=device)
+        self.pages = [(new(), new()) for _ in range(layout.layers)]
         # the same memory as one row of slots per layer: [slots, kv_heads, head_dim]
         self.rows = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self.pages]
 
@@ -70,8 +71,9 @@ def plan_blocks(
     blocks = budget // per_block
     if blocks < needed:
         fits = blocks * block_tokens
+        shorter = f", or --max-model-len {fits} or less" if fits else ""
         raise ModelRefused(
             f"{budget:,} bytes of KV memory hold {fits:,} tokens, fewer than one sequence of {max_model_len:,}. "
-            f"Give --kv-bytes {needed * per_block} or more, or --max-model-len {fits} or less."
+            f"Give --kv-bytes {needed * per_block} or more{shorter}."
         )
     return blocks

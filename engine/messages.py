@@ -29,7 +29,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # ---- gateway → engine ----
 
 
-class Submit(_Message):
+class Submit(_Message, frozen=True, kw_only=True):
     """One request. `tokens` is the prompt as little-endian uint32; `stop_ids` end the answer unseen.
 
     `tenant`, `partition` and `rendering` (tokenizer and template) separate caches: equal tokens under
@@ -46,13 +46,13 @@ class Submit(_Message):
     rendering: str = ""
 
 
-class Abort(_Message):
+class Abort(_Message, frozen=True, kw_only=True):
     """The client has left: stop at the next step. Unknown ids are ignored."""
 
     id: str
 
 
-class AskStats(_Message):
+class AskStats(_Message, frozen=True, kw_only=True):
     """Ask for one `EngineStats`; it renews nothing."""
 
 
@@ -62,7 +62,7 @@ EngineBound = Submit | Abort | AskStats
 # ---- engine → gateway ----
 
 
-class ModelCard(_Message):
+class ModelCard(_Message, frozen=True, kw_only=True):
     """Sent once when the engine is ready: what it serves and how much it can hold."""
 
     name: str
@@ -78,7 +78,7 @@ class ModelCard(_Message):
     device: str
 
 
-class StartFailed(_Message):
+class StartFailed(_Message, frozen=True, kw_only=True):
     """The engine cannot serve this model; the process ends after sending it."""
 
     reason: str
@@ -100,7 +100,7 @@ class Prefilled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that stand once the answer is over. `projected` counts K/V projections really done, recomputing included."""
+    """Facts that stand once the answer is over. `projected`: K/V projections really done, recomputing included."""
 
     reason: FinishReason
     generated: int
@@ -108,7 +108,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     decode_s: float
 
 
-class Delta(_Message):
+class Delta(_Message, frozen=True, kw_only=True):
     """New answer tokens of one request, in order.
 
     `prefilled` rides on the first delta of a request, `finished` on its last; both may be the same one.
@@ -121,7 +121,7 @@ class Delta(_Message):
     finished: Finished | None = None
 
 
-class Refused(_Message):
+class Refused(_Message, frozen=True, kw_only=True):
     """The request ended without an answer. `kind` is the error class's name in `engine.errors`."""
 
     id: str
@@ -131,7 +131,7 @@ class Refused(_Message):
     retry_after_s: float = 0.0
 
 
-class EngineStats(_Message):
+class EngineStats(_Message, frozen=True, kw_only=True):
     """A snapshot of pool, tree and queue. Counters only grow while the process lives."""
 
     waiting: int = 0

@@ -30,12 +30,12 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Batch, float], Tensor
 class PagedModel:
     """Weights, and one forward pass over a batch."""
 
-    def __init__(self, module: torch.nn.Module, *, weights: str, attend: Attend = packed.attend) -> None:
-        self.module = module
+    def __init__(self, module: Any, *, weights: str, attend: Attend = packed.attend) -> None:
+        self.module = module  # a transformers causal LM; its library gives no usable types
         self.config = module.config.get_text_config()
         self.weights = weights  # content digest
         self.layout = layout_of(self.config, module.dtype)
-        self.device = module.device
+        self.device: torch.device = module.device
         self.attend = attend
 
     @property
@@ -47,7 +47,7 @@ class PagedModel:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, kv: KVTensors) -> Tensor:
-        """Project the batch's tokens, write their K/V, return the logits [samples, vocab] of the wanted rows in float32."""
+        """Project the batch's tokens and write their K/V; return float32 logits [samples, vocab] of the wanted rows."""
         for source, target, tokens in batch.copies:
             kv.copy(source, target, tokens)
         wanted = batch.sample_rows if len(batch.sample_rows) else batch.sample_rows.new_zeros(1)
@@ -131,7 +131,7 @@ def refuse_unpaged(config: transformers.PretrainedConfig) -> None:
 
 
 def _paged_attention(
-    module: torch.nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -147,7 +147,9 @@ def _paged_attention(
     assert attention_mask is None, "the pool decides who sees what"
     for extra in UNPAGED_EXTRAS:
         if extras.get(extra) is not None:
-            raise ModelRefused(f"{type(module).__name__} asks for {extra}, which this engine's attention does not have.")
+            raise ModelRefused(
+                f"{type(module).__name__} asks for {extra}, which this engine's attention does not have."
+            )
     query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))  # [tokens, heads, head_dim]
     keys, values = paged_kv.write(module.layer_idx, paged_batch.slots, key, value)
     output = paged_attend(query.contiguous(), key, value, keys, values, paged_batch, scaling)

@@ -29,14 +29,16 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], seeds: Sequence[int], 
 
 def uniform(seed: int, position: int) -> float:
     """Return a number in [0, 1) that only seed and position decide."""
-    bits = xxhash.xxh3_64_intdigest(struct.pack("<Qq", seed % 2**64, position))
-    return (bits >> (64 - _MANTISSA)) / 2**_MANTISSA
+    bits: int = xxhash.xxh3_64_intdigest(struct.pack("<Qq", seed % 2**64, position))
+    return (bits >> (64 - _MANTISSA)) * 2.0**-_MANTISSA
 
 
 def _draw(logits: Tensor, sampling: Sampling, at: float) -> int:
     """Draw from one row [vocab] by inverting the cumulative distribution at `at`."""
     scaled = logits.double() / sampling.temperature
-    ordered, ids = (scaled.topk(min(sampling.top_k, len(scaled))) if sampling.top_k else scaled.sort(descending=True, stable=True))
+    ordered, ids = (
+        scaled.topk(min(sampling.top_k, len(scaled))) if sampling.top_k else scaled.sort(descending=True, stable=True)
+    )
     probabilities = ordered.softmax(-1)
     cumulative = probabilities.cumsum(-1)
     # nucleus: the smallest leading set that reaches top_p; the token that crosses the line belongs to it

@@ -88,7 +88,7 @@ class Scheduler:
         self._waiting.append(sequence)
 
     def cancel(self, request_id: str, *, now: float) -> None:
-        """The client has left; finished blocks stay cached. Unknown ids are ignored: the answer may just have ended."""
+        """End a sequence whose client has left; finished blocks stay cached. An unknown id may just have ended."""
         if (sequence := self._by_id.get(request_id)) is not None:
             self._end(sequence, Phase.CANCELLED, now=now)
             self.counters.cancelled += 1
@@ -134,7 +134,9 @@ class Scheduler:
         self.cache.check()
         assert {*self._waiting, *self._running} == set(self._by_id.values()), "a sequence is lost"
         assert len(self._waiting) + len(self._running) == len(self._by_id), "a sequence stands twice"
-        assert all(s.phase is Phase.WAITING and s.hold is None for s in self._waiting), "a waiting sequence holds blocks"
+        assert all(s.phase is Phase.WAITING and s.hold is None for s in self._waiting), (
+            "a waiting sequence holds blocks"
+        )
         for sequence in self._running:
             assert sequence.hold is not None, "a running sequence holds nothing"
             assert sequence.hold.table.tokens >= sequence.computed, "K/V reach past the blocks"

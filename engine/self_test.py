@@ -1,4 +1,4 @@
-"""Before the first request: does the paged forward say what the model itself says?
+"""Before the first request: the paged forward must say what the model itself says.
 
 Runs a short prompt through the plain model and, in two chunks over scattered blocks, through the pool, and compares
 the logits. A model whose attention means something that the engine does not know is refused here instead of
@@ -34,8 +34,8 @@ def self_test(model: PagedModel) -> None:
     gap = float((got - expected).abs().max() / expected.abs().max().clamp(min=1.0))
     if not gap <= TOLERANCE:
         raise ModelRefused(
-            f"{model.config.model_type}: a prompt computed in two parts gives other logits than in one (gap {gap:.2g}). "
-            "Its attention does something that this engine does not page."
+            f"{model.config.model_type}: a prompt computed in two parts gives other logits than in one "
+            f"(gap {gap:.2g}). Its attention does something that this engine does not page."
         )
 
 

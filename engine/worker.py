@@ -6,7 +6,6 @@ as JSON on standard input, which then stays open: when it closes, the parent is 
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -16,6 +15,7 @@ import msgspec
 import psutil
 import structlog
 import torch
+import transformers
 import zmq
 
 from engine import messages
@@ -94,10 +94,15 @@ def serve(core: EngineCore, socket: zmq.Socket[bytes]) -> None:
 def main() -> int:
     """Load the model, say so, serve. Exit code 2 when the model is refused."""
     structlog.configure(
-        processors=[structlog.processors.TimeStamper(fmt="iso"), structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+        processors=[
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    logging.getLogger("transformers").setLevel(logging.ERROR)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()  # its bar would be drawn into the log
     config = msgspec.json.decode(sys.stdin.readline(), type=EngineConfig)
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.PAIR)
     socket.connect(sys.argv[1])

@@ -69,14 +69,14 @@ def serve(
 def demo(
     *,
     json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
-    url: Annotated[str, typer.Option(help="Server to use; one is started there when none runs.")] = (
-        "http://127.0.0.1:8000"
-    ),
+    url: Annotated[
+        Given, typer.Option(help="Server to use; without it, the one on port 8000, or one started for the demo.")
+    ] = None,
 ) -> None:
     """Show on a real conversation what the cache saves."""
     from gateway import demo as show  # noqa: PLC0415 - only this command needs it
 
-    show.run(url=url, as_json=json)
+    raise typer.Exit(show.run(url=url, as_json=json))
 
 
 @app.command()

@@ -172,7 +172,9 @@ class RadixTree(Generic[P]):
             if node is None:
                 break
             missing = count - len(freed)
-            freed += self._remove(node) if missing >= len(node.payload) or node.deadline <= now else self._cut(node, missing)
+            freed += (
+                self._remove(node) if missing >= len(node.payload) or node.deadline <= now else self._cut(node, missing)
+            )
         return freed
 
     def stats(self) -> TreeStats:
@@ -203,14 +205,18 @@ class RadixTree(Generic[P]):
             assert top.children or top.leases, "an empty root stays"
             assert top.hashes == root(namespace), "a root has another namespace's hash"
         for node in [*self._roots.values(), *nodes]:
-            assert node.keys == [child.tokens[: self._stride] for child in node.children], "a key is not the first block"
+            assert node.keys == [child.tokens[: self._stride] for child in node.children], (
+                "a key is not the first block"
+            )
             assert node.keys == sorted(set(node.keys)), "children are out of order or doubled"
             assert all(child.parent is node for child in node.children), "a child has another parent"
             assert node.leases >= sum(child.leases for child in node.children), "a lease is not counted above"
         for node in nodes:
             assert node.payload, "a node without blocks"
             assert len(node.tokens) == len(node.payload) * self._stride, "tokens and payload disagree"
-            assert node.hashes == chain(BlockHash(node.parent.last_hash), node.tokens, self.block_tokens), "a broken chain"
+            assert node.hashes == chain(BlockHash(node.parent.last_hash), node.tokens, self.block_tokens), (
+                "a broken chain"
+            )
             assert node.deadline <= node.parent.deadline, "a parent would go before its child"
             assert not node.idle_leaf or node.queued == 3, "an idle leaf is in no queue"
 
@@ -264,12 +270,23 @@ class RadixTree(Generic[P]):
             return node
         parent, cut = node.parent, blocks * self._stride
         assert parent is not None and 0 < blocks < len(node.payload)
-        upper = Node(parent, node.tokens[:cut], node.hashes[: blocks * HASH_BYTES], node.payload[:blocks], node.retention, node.used)
+        upper = Node(
+            parent,
+            node.tokens[:cut],
+            node.hashes[: blocks * HASH_BYTES],
+            node.payload[:blocks],
+            node.retention,
+            node.used,
+        )
         upper.deadline, upper.kept, upper.reads, upper.leases = node.deadline, node.kept, node.reads, node.leases
         key = node.tokens[: self._stride]
         parent.drop(key)
         parent.attach(upper, key)
-        node.tokens, node.hashes, node.payload = node.tokens[cut:], node.hashes[blocks * HASH_BYTES :], node.payload[blocks:]
+        node.tokens, node.hashes, node.payload = (
+            node.tokens[cut:],
+            node.hashes[blocks * HASH_BYTES :],
+            node.payload[blocks:],
+        )
         upper.attach(node, node.tokens[: self._stride])
         self._nodes += 1
         return upper

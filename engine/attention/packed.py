@@ -12,7 +12,8 @@ from torch import Tensor
 
 from engine.batch import Batch, Rows
 
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001 - the one call that returns the LSE
+# The one call that also returns the log-sum-exp: (query, key, value, dropout_p, is_causal, scale=) → (output, lse).
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
 
 
 def attend(
@@ -40,13 +41,13 @@ def _sequence(
         for slot, length in rows.past:
             past_keys = keys[slot : slot + length].transpose(0, 1)[None]  # [1, kv_heads, length, head_dim], a view
             past_values = values[slot : slot + length].transpose(0, 1)[None]
-            out, lse = _flash(packed, past_keys, past_values, 0.0, False, scale=scaling)
+            out, lse = _flash(packed, past_keys, past_values, 0.0, is_causal=False, scale=scaling)
             parts.append((out.view(kv_heads, count, group, head_dim), lse.view(kv_heads, count, group)))
     if rows.causal:
         new_query = grouped.permute(2, 1, 0, 3)  # [group, kv_heads, rows, head_dim]: the group is a batch
         new_keys = key.transpose(0, 1)[None].expand(group, kv_heads, count, head_dim)  # stride 0, no copy
         new_values = value.transpose(0, 1)[None].expand(group, kv_heads, count, head_dim)
-        out, lse = _flash(new_query, new_keys, new_values, 0.0, True, scale=scaling)
+        out, lse = _flash(new_query, new_keys, new_values, 0.0, is_causal=True, scale=scaling)
         parts.append((out.permute(1, 2, 0, 3), lse.permute(1, 2, 0)))
     return merge(parts).transpose(0, 1).reshape(count, heads, head_dim)
 

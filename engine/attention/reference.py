@@ -15,7 +15,9 @@ def attend(
     output = torch.empty_like(query)
     for rows in batch.rows:
         span = slice(rows.first, rows.last)
-        past = torch.cat([torch.arange(slot, slot + n, device=query.device) for slot, n in rows.past] or [key.new_empty(0).long()])
+        past = torch.cat(
+            [torch.arange(slot, slot + n, device=query.device) for slot, n in rows.past] or [key.new_empty(0).long()]
+        )
         seen_keys, seen_values = keys[past], values[past]  # [seen, kv_heads, head_dim]
         if rows.causal:
             seen_keys = torch.cat([seen_keys, key[span]])

@@ -99,7 +99,7 @@ class Client:
         self._clock = clock
 
     async def model(self) -> str:
-        """The name of the first model that the server offers."""
+        """Return the name of the first model that the server offers."""
         try:
             async with self._session.get(f"{self._url}/v1/models") as response:
                 await _refuse_errors(response)
@@ -112,7 +112,9 @@ class Client:
             raise DemoError(f"{self._url} offers no model")
         return models[0].id
 
-    async def ask(self, *, name: str, model: str, messages: Sequence[Message]) -> Exchange:
+    async def ask(
+        self, *, name: str, model: str, messages: Sequence[Message], max_tokens: int = ANSWER_TOKENS
+    ) -> Exchange:
         """Send one request and read its stream to the end."""
         started = self._clock()
         first: float | None = None
@@ -120,7 +122,7 @@ class Client:
         finish_reason = ""
         last = _Chunk()
         try:
-            async for chunk in self._stream(_request(model, messages)):
+            async for chunk in self._stream(_request(model, messages, max_tokens)):
                 if first is None and chunk.choices and _is_progress(chunk.choices[0]):
                     first = self._clock()
                 for choice in chunk.choices:
@@ -134,7 +136,7 @@ class Client:
         return _facts(
             name=name,
             question=messages[-1]["content"],
-            answer="".join(answer).strip(),
+            answer="".join(answer),
             finish_reason=finish_reason,
             first_token_ms=1000 * ((first or self._clock()) - started),
             usage=last.usage,
@@ -185,11 +187,11 @@ async def hold(client: Client, *, model: str, number: str, on_answer: Callable[[
     return exchanges
 
 
-def _request(model: str, messages: Sequence[Message]) -> dict[str, object]:
+def _request(model: str, messages: Sequence[Message], max_tokens: int) -> dict[str, object]:
     return {
         "model": model,
         "messages": list(messages),
-        "max_tokens": ANSWER_TOKENS,
+        "max_tokens": max_tokens,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -245,5 +247,5 @@ async def _refuse_errors(response: aiohttp.ClientResponse) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The error in one line, by its kind when it carries no text."""
+    """Put the error into one line, by its kind when it carries no text."""
     return str(error) or type(error).__name__

@@ -12,6 +12,7 @@ from typing import Final
 
 TOY_PROMPT_TOKENS: Final = 4
 TOY_NEW_TOKENS: Final = 2
+MS_PER_S: Final = 1000
 
 DEFINITIONS: Final = (
     "done = computed + generated - 1",
@@ -152,15 +153,16 @@ def explain_all(exchanges: Sequence[Exchange], questions: int) -> list[str]:
 
 
 def counted(tokens: int) -> str:
-    """`1 token`, `2,000 tokens`."""
+    """Say a number of tokens: `1 token`, `2,000 tokens`."""
     return f"{tokens:,} {'token' if tokens == 1 else 'tokens'}"
 
 
 def were(tokens: int) -> str:
-    """The verb that goes with `counted`."""
+    """Pick the verb that goes with `counted`."""
     return "was" if tokens == 1 else "were"
 
 
 def seconds(milliseconds: float) -> str:
-    """A duration as one would say it: `85 ms` below a second, `4.9 s` above."""
-    return f"{milliseconds:.0f} ms" if milliseconds < 999.5 else f"{milliseconds / 1000:.1f} s"  # noqa: PLR2004 - rounds to 1000
+    """Say a duration: `85 ms` below a second, `4.9 s` from there on."""
+    rounded = round(milliseconds)
+    return f"{rounded} ms" if rounded < MS_PER_S else f"{milliseconds / MS_PER_S:.1f} s"

@@ -24,7 +24,7 @@ Anyone may attend, and anyone may ask for a page of this handbook to be changed.
 The tower is nineteen metres tall and painted white with a single red band below the gallery. Its light shows two white
 flashes every twelve seconds and can be seen for fourteen miles on a clear night. The lamp is lit half an hour before
 sunset and put out half an hour after sunrise. The lamp keeper climbs the tower twice a day: once in the morning to
-clean the lens with vinegar and soft linen, and once in the evening to check the motor, the spare bulb and the batteries.
+clean the lens with vinegar and soft linen, and once in the evening to check the motor, the spare bulb and the battery.
 If the main lamp fails, the spare takes over by itself within ten seconds and a bell rings in the watch room. The keeper
 then has one hour to repair the main lamp. If that cannot be done, the watch officer tells the coast station by radio so
 that a warning to ships can be sent. The lens is older than the tower. It came from a lightship that was broken up, and
@@ -90,18 +90,18 @@ been below force seven for two hours, and every step is then undone in the rever
 The lifeboat is kept on the slip with its bow to the sea and can be afloat nine minutes after the call. The crew is
 called by pager and by two green rockets from the wall. When the rockets are seen, all traffic in the entrance stops and
 the fuel berth is cleared, because the boat passes within four metres of it. The coxswain alone decides whether the boat
-goes out. The harbour master gives every help that is asked for, and makes sure that the slip is clear of weed, ropes and
+goes out. The harbour master gives every help that is asked for, and makes sure that the slip is clear of weed, rope and
 visitors' dinghies at all times. On the second Saturday of each month the crew exercises in the bay, and a notice is put
-on the board the evening before so that the rockets alarm nobody. Gifts for the lifeboat may be put in the iron fish that
-hangs beside the clerk's window. It is opened once a year, in front of witnesses.
+on the board the evening before so that the rockets alarm nobody. Gifts for the lifeboat may be put in the iron fish
+that hangs beside the clerk's window. It is opened once a year, in front of witnesses.
 
 ## 10. Working on the wall
 Nets may be spread on the wall from the first lamp post to the second, on the landward side, leaving a path as wide as
 two people. The crane lifts up to one and a half tonnes and is worked only by those whose names are on the list in the
-watch room. Before a lift the hook is tried with an empty sling, and one person, wearing the yellow jacket, gives all the
+watch room. Before a lift the hook is tried with an empty sling, and one person, in a yellow jacket, gives all the
 signals. Nobody stands under a load or between a load and the water. Welding and grinding need a permit for the day, a
 bucket of sand and a second person who watches for sparks. Children are welcome on the wall when an adult is within
-reach. Dogs are kept on a lead, except for the clerk's dog, which has lived in the harbour longer than most of the rules.
+reach. Dogs are kept on a lead, except for the clerk's dog, which has lived in the harbour longer than most rules.
 
 ## 11. The watch and its log
 The watch room is never empty. The day watch runs from six until six, and so does the night watch, with a quarter of an
@@ -159,5 +159,5 @@ CONVERSATION: Final = (
 
 
 def copy_of_handbook(number: str) -> str:
-    """The handbook as a system message. Copies with different `number`s differ from their first line on."""
+    """Make a system message of the handbook. Copies with different `number`s differ from their first line on."""
     return f"Copy {number}. Answer in one short sentence, from this handbook alone.\n\n{HANDBOOK}"

@@ -30,7 +30,7 @@ class Report:
 
 
 def to_json(report: Report) -> str:
-    """The report as one JSON document."""
+    """Write the report as one JSON document."""
     document = {
         "toy": asdict(report.toy),
         "definitions": DEFINITIONS,
@@ -67,9 +67,11 @@ def print_report(console: Console, report: Report) -> None:
     console.print(_table(report))
     for exchange, sentence in zip(report.exchanges, _sentences(report), strict=True):
         console.print(f"[bold]{exchange.name}[/bold]  {escape(exchange.question)}")
-        console.print(f"  [dim]{escape(exchange.answer) or '(an empty answer)'}[/dim]")
+        answer = " ".join(exchange.answer.split())
+        console.print(f"  [dim]{escape(answer) or '(an empty answer)'}[/dim]")
         console.print(f"  {sentence}")
     sums = total(report.exchanges)
+    console.print("(A small model answers; what matters here is what its answers cost.)")
     console.print()
     console.print(
         f"Together: {sums.done:,} projections done; {sums.without_prefix_cache:,} without the prefix cache; "
@@ -98,8 +100,8 @@ def _table(report: Report) -> Table:
             f"{exchange.saved:,}",
         )
     table.caption = (
-        "prompt, cached, computed: tokens. first token: as the client waited. prefill, per token: time in the model.\n"
-        "done, saved: projections, saved against no prefix cache."
+        "prompt, cached, computed: tokens. done, saved: projections.\n"
+        "first token: as the client waited. prefill, per token: as the engine worked."
     )
     return table
 

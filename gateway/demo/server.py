@@ -50,7 +50,7 @@ async def server_at(
         if url is not None and status is None:
             raise DemoError(f"no server answers at {address}")
         if status is None or (url is None and status not in {200, 503}):  # nobody there, or somebody else
-            async with _started(session, command=command, on_wait=on_wait) as own:
+            async with new_server(session, command=command, on_wait=on_wait) as own:
                 yield own
             return
         if status != 200:  # noqa: PLR2004 - the one status that means ready
@@ -60,15 +60,16 @@ async def server_at(
 
 
 def serve_command(port: int, admin_port: int) -> list[str]:
-    """The command line that serves the default model on two loopback ports."""
+    """Make the command line that serves the default model on two loopback ports."""
     ports = ["--port", str(port), "--admin-port", str(admin_port)]
     return [sys.executable, "-m", "gateway.cli", "serve", "--host", "127.0.0.1", *ports]
 
 
 @asynccontextmanager
-async def _started(
+async def new_server(
     session: aiohttp.ClientSession, *, command: Callable[[int, int], list[str]], on_wait: Callable[[str], None]
 ) -> AsyncIterator[Server]:
+    """Start a server on free ports, yield it once it is ready, and stop it."""
     port, admin_port = _free_ports(2)
     address = f"http://127.0.0.1:{port}"
     with tempfile.NamedTemporaryFile(prefix="keepwarm-demo-", suffix=".log") as log:
@@ -100,7 +101,7 @@ async def _until_ready(
 
 
 async def _probe(session: aiohttp.ClientSession, address: str) -> int | None:
-    """The status of /ready, or None when nobody answers."""
+    """Return the status of /ready, or None when nobody answers."""
     try:
         async with session.get(f"{address}/ready") as response:
             return response.status
@@ -122,7 +123,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on now."""
+    """Find ports of the loopback interface that nobody listens on now."""
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
         for listener in listeners:
@@ -131,6 +132,6 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _last_line(log: Path | None) -> str:
-    """The last thing the server said."""
+    """Return the last thing the server said."""
     lines = log.read_text(errors="replace").split("\n") if log else []
     return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

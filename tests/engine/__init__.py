@@ -1,0 +1,1 @@
+"""The engine: pool, tree, scheduler, attention and process."""

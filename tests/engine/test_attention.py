@@ -32,7 +32,11 @@ def test_packed_equals_reference(seed):
         rows.append(Rows(first, first + count, _scattered(generator, past), causal))
         first += count
     batch = Batch(*(torch.zeros(first, dtype=torch.int64),) * 3, tuple(rows), torch.zeros(0, dtype=torch.int64), ())
-    query, key, value = normal(first, HEADS, HEAD_DIM), normal(first, KV_HEADS, HEAD_DIM), normal(first, KV_HEADS, HEAD_DIM)
+    query, key, value = (
+        normal(first, HEADS, HEAD_DIM),
+        normal(first, KV_HEADS, HEAD_DIM),
+        normal(first, KV_HEADS, HEAD_DIM),
+    )
     keys, values = normal(SLOTS, KV_HEADS, HEAD_DIM), normal(SLOTS, KV_HEADS, HEAD_DIM)
     got = packed.attend(query, key, value, keys, values, batch, HEAD_DIM**-0.5)
     expected = reference.attend(query, key, value, keys, values, batch, HEAD_DIM**-0.5)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from engine.config import EngineConfig
 from engine.messages import AskStats, Sampling
 from engine.sampler import sample, uniform
 from tests.engine.workbench import VOCAB, Bench, ScriptedRunner
-
-import torch
 
 
 @pytest.fixture
@@ -22,7 +21,10 @@ def test_a_prompt_that_is_too_long_is_refused_never_cut(bench):
     """Prompt and answer together are held against the window, and the numbers are said."""
     answer = bench.ask([1] * 30, max_tokens=3)
     assert answer.refused.kind == "PromptTooLong"
-    assert "maximum context length is 32 tokens" in answer.refused.message and "30 in the messages" in answer.refused.message
+    assert (
+        "maximum context length is 32 tokens" in answer.refused.message
+        and "30 in the messages" in answer.refused.message
+    )
     assert bench.ask([1] * 30, max_tokens=2).refused is None
 
 

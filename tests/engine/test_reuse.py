@@ -216,7 +216,10 @@ def test_a_seed_does_not_depend_on_neighbours_reuse_or_preemption(module):
 def test_unseeded_requests_differ(bench):
     """Two unseeded requests of one prompt draw different answers."""
     hot = Sampling(temperature=5.0)
-    assert bench.ask(prompt(8), max_tokens=20, sampling=hot).tokens != bench.ask(prompt(8), max_tokens=20, sampling=hot).tokens
+    assert (
+        bench.ask(prompt(8), max_tokens=20, sampling=hot).tokens
+        != bench.ask(prompt(8), max_tokens=20, sampling=hot).tokens
+    )
 
 
 def test_tenants_partitions_and_renderings_never_share(bench):

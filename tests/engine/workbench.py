@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence as Items
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -106,7 +107,9 @@ class ScriptedRunner:
         for chunk in chunks:
             if chunk.copy is not None:
                 for at in range(chunk.copy.tokens):
-                    source, target = (block * self.block_tokens + at for block in (chunk.copy.source, chunk.copy.target))
+                    source, target = (
+                        block * self.block_tokens + at for block in (chunk.copy.source, chunk.copy.target)
+                    )
                     self.slots[target] = self.slots[source]
         sampled = []
         for chunk in chunks:
@@ -173,6 +176,7 @@ class Bench:
         max_num_seqs: int = 8,
         max_model_len: int | None = None,
         ttl_s: float = 300.0,
+        vocab_size: int = VOCAB,
     ) -> None:
         self.clock = HandClock()
         self.module = module
@@ -191,7 +195,7 @@ class Bench:
             name="tiny",
             weights="tiny",
             max_model_len=max_model_len or blocks * block_tokens,
-            vocab_size=VOCAB,
+            vocab_size=vocab_size,
             eos_ids=(),
             block_tokens=block_tokens,
             blocks=blocks,
@@ -203,7 +207,9 @@ class Bench:
         self.core = EngineCore(config, card, runner, self.clock)
         self.answers: dict[str, Answer] = {}
 
-    def submit(self, prompt: Iterable[int], *, max_tokens: int = 3, sampling: Sampling = GREEDY, **extra: object) -> str:
+    def submit(
+        self, prompt: Iterable[int], *, max_tokens: int = 3, sampling: Sampling = GREEDY, **extra: object
+    ) -> str:
         request_id = f"r{len(self.answers)}"
         self.answers[request_id] = Answer()
         packed = np.asarray(list(prompt), dtype="<u4").tobytes()

@@ -1,0 +1,51 @@
+"""`python -m benchmarks [NAME …]`: run the benchmarks, keep their results, end in one JSON line.
+
+Tables go to standard output, progress to standard error. A missed target is a result, not a failure: the exit status
+is 0 whenever everything could be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from benchmarks import environment, report, second_turn
+from benchmarks.measure import Benchmark, Result
+
+BENCHMARKS: dict[str, tuple[Benchmark, int]] = {  # what to run, and how often it advances
+    second_turn.NAME: (second_turn.run, second_turn.steps()),
+}
+
+
+def main() -> None:
+    """Run what was asked for, or everything."""
+    parser = argparse.ArgumentParser(prog="benchmarks", description="Measure what Keepwarm costs.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(BENCHMARKS)} (default: all)")
+    names: list[str] = parser.parse_args().names or list(BENCHMARKS)
+    for name in names:
+        if name not in BENCHMARKS:
+            parser.error(f"there is no benchmark {name!r}; choose from: {', '.join(BENCHMARKS)}")
+    card = environment.take_card()
+    console = Console()
+    report.show_card(console, card)
+    results = []
+    for name in names:
+        result = _run(name)
+        report.show_result(console, result)
+        report.write(card, environment.load(), result)
+        results.append(result)
+    print(report.last_line(card, results))
+
+
+def _run(name: str) -> Result:
+    benchmark, steps = BENCHMARKS[name]
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=steps)
+        return benchmark(lambda what: progress.update(task, advance=1, description=f"{name}: {what}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""How results are shown and kept: tables for a person, JSON and Markdown files, one JSON line for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.environment import Card
+from benchmarks.measure import Result, Target
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def show_card(console: Console, card: Card) -> None:
+    """Print the environment card."""
+    table = Table(title="Environment", box=box.SIMPLE_HEAD, show_header=False)
+    for name, value in _card_rows(card):
+        table.add_row(name, value)
+    console.print(table)
+
+
+def show_result(console: Console, result: Result) -> None:
+    """Print medians and targets of one benchmark."""
+    medians = Table(title=f"{result.name}: measured", box=box.SIMPLE_HEAD)
+    for heading in ("", "median", "p99", "runs"):
+        medians.add_column(heading, justify="right" if heading else "left")
+    for row in _series_rows(result):
+        medians.add_row(*row)
+    console.print(medians)
+    targets = Table(title=f"{result.name}: promised", box=box.SIMPLE_HEAD)
+    for heading in ("", "measured", "at most", "", "compared with"):
+        targets.add_column(heading, overflow="fold")
+    for target in result.targets:
+        mark = "[green]met[/green]" if target.met else "[red]missed[/red]"
+        targets.add_row(target.name, number(target.value), _limit(target), mark, target.ceiling)
+    console.print(targets)
+
+
+def write(card: Card, load_after: float, result: Result, folder: Path = RESULTS) -> None:
+    """Keep one benchmark's result as `NAME.json` and `NAME.md`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {"environment": asdict(card) | {"load_after": load_after}, **result.document()}
+    (folder / f"{result.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    (folder / f"{result.name}.md").write_text(markdown(card, load_after, result))
+
+
+def markdown(card: Card, load_after: float, result: Result) -> str:
+    """Return one benchmark's result as a page."""
+    facts = [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in result.facts.items()]
+    parts = [
+        f"# {result.name}",
+        "## Promised",
+        _grid(
+            ("", "measured", "at most", "", "compared with"),
+            [
+                (each.name, number(each.value), _limit(each), "met" if each.met else "**missed**", each.ceiling)
+                for each in result.targets
+            ],
+        ),
+        "## Measured",
+        _grid(("", "median", "p99", "runs"), _series_rows(result)),
+        "## Facts",
+        _grid(("", ""), facts),
+        "## Environment",
+        _grid(("", ""), [*_card_rows(card), ("load after", f"{load_after}")]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def last_line(card: Card, results: Sequence[Result]) -> str:
+    """Return everything as one line of JSON."""
+    document = {
+        "met": all(result.met for result in results),
+        "environment": asdict(card),
+        "benchmarks": {result.name: result.document() for result in results},
+    }
+    return msgspec.json.encode(document).decode()
+
+
+def number(value: float) -> str:
+    """Write a number with three significant digits, thousands whole."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"  # noqa: PLR2004 - a thousand
+
+
+def _limit(target: Target) -> str:
+    unit = "" if target.unit == "ratio" else f" {target.unit}"
+    return f"{number(target.limit)}{unit}"
+
+
+def _series_rows(result: Result) -> list[tuple[str, str, str, str]]:
+    return [
+        (each.name, f"{number(each.median)} {each.unit}", f"{number(each.p99)} {each.unit}", str(len(each.values)))
+        for each in result.series
+    ]
+
+
+def _card_rows(card: Card) -> list[tuple[str, str]]:
+    libraries = ", ".join(f"{name} {number_}" for name, number_ in card.versions.items())
+    return [
+        ("taken at", card.taken_at),
+        ("processor", f"{card.cpu}, {card.cores} cores, {card.threads} threads in the engine"),
+        ("memory", f"{card.memory_gib} GiB"),
+        ("system", card.system),
+        ("software", f"Python {card.python}, {libraries}"),
+        ("load before", f"{card.load} (above 0.3, the numbers are another process's too)"),
+    ]
+
+
+def _grid(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [headings, tuple("---" for _ in headings), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
