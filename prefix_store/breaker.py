@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import enum
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping
 
 
 class Circuit(enum.Enum):
@@ -38,8 +35,7 @@ class Breaker:
 
     def __init__(self, *, failures: int = 3, rest_s: float = 0.25, clock: Callable[[], float] = time.monotonic) -> None:
         if failures < 1 or rest_s <= 0:
-            msg = f"a breaker needs at least one failure and a rest above zero, not {failures} and {rest_s}"
-            raise ValueError(msg)
+            raise ValueError(f"a breaker needs at least one failure and a rest above zero, not {failures} and {rest_s}")
         self.circuit = Circuit.CLOSED
         self._limit, self._rest_s, self._clock = failures, rest_s, clock
         self._failed = 0  # in a row

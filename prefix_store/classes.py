@@ -9,14 +9,11 @@ classes differently still keep the same deadlines.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from prefix_store.retention import format_duration, parse_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 BUILT_IN = ("5m", "30m", "1h", "12h", "24h")
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -49,16 +46,13 @@ class RetentionClasses:
         lengths_s = {name: parse_duration(name) for name in BUILT_IN}
         for name, duration in durations.items():
             if not is_name(name):
-                msg = f"class {name!r}: a name is 1 to {NAME_LENGTH} letters, digits, '.', '_' or '-'"
-                raise ValueError(msg)
+                raise ValueError(f"class {name!r}: a name is 1 to {NAME_LENGTH} letters, digits, '.', '_' or '-'")
             try:
                 lengths_s[name] = parse_duration(duration)
             except ValueError as error:
-                msg = f"class {name!r}: {error}"
-                raise ValueError(msg) from error
+                raise ValueError(f"class {name!r}: {error}") from error
             if _reads_as(name) not in {None, lengths_s[name]}:
-                msg = f"class {name!r} cannot last {duration!r}: its name already says how long it is"
-                raise ValueError(msg)
+                raise ValueError(f"class {name!r} cannot last {duration!r}: its name already says how long it is")
         return cls(MappingProxyType(lengths_s))
 
     def seconds(self, text: str) -> float:

@@ -7,12 +7,9 @@ Rule: knowledge only moves forward; a snapshot of an older revision is dropped, 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from prefix_store.store import Snapshot
+from prefix_store.store import Snapshot
 
 
 class Feed:

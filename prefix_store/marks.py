@@ -8,17 +8,14 @@ says so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
 from prefix_store.classes import CLASSES, RetentionClasses
+from prefix_store.policy import Policy
 from prefix_store.retention import Kept, Retention
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from prefix_store.policy import Policy
 
 Reason = Literal["budget", "not_allowed", "ceiling", "below_minimum"]
 
@@ -62,8 +59,7 @@ def resolve(
     outcomes = []
     for mark in marks:
         if not 0 <= mark.tokens <= prompt_tokens:
-            msg = f"a mark at {mark.tokens} is outside a prompt of {prompt_tokens} tokens"
-            raise ValueError(msg)
+            raise ValueError(f"a mark at {mark.tokens} is outside a prompt of {prompt_tokens} tokens")
         covered = mark.tokens - mark.tokens % block_tokens
         ttl_s, reason = _granted(mark.ttl, policy, classes)
         if mark.tokens < policy.min_tokens or not covered:

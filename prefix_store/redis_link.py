@@ -8,7 +8,8 @@ no call is made at all.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import redis.exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -16,13 +17,9 @@ from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocket
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from prefix_store.breaker import Breaker
+from prefix_store.redis_settings import RedisSettings
 from prefix_store.store import StoreUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from prefix_store.breaker import Breaker
-    from prefix_store.redis_settings import RedisSettings
 
 T = TypeVar("T")
 
@@ -40,9 +37,12 @@ class RedisLink:
         self.breaker = breaker
         self.trouble = ""  # what the last call failed of; never "" while the breaker is open
         self._where = settings.where
+        self._closed = False
 
     async def read(self, command: Callable[[], Awaitable[T]]) -> T:
         """Make one call within the timeout; the breaker hears how it went. Raises StoreUnavailable."""
+        if self._closed:
+            raise StoreUnavailable("the state is closed")
         if not self.breaker.admit():
             raise StoreUnavailable(self.trouble)
         try:
@@ -68,11 +68,13 @@ class RedisLink:
         except StoreUnavailable as error:
             if not error.perhaps:
                 raise
-            msg = f"{error}; the change may or may not have been made: read before trying again"
-            raise StoreUnavailable(msg, perhaps=True) from error
+            raise StoreUnavailable(
+                f"{error}; the change may or may not have been made: read before trying again", perhaps=True
+            ) from error
 
     async def close(self) -> None:
-        """Hang up."""
+        """Hang up for good."""
+        self._closed = True
         await self.redis.aclose()
         await self.redis.connection_pool.disconnect()
 
@@ -83,9 +85,10 @@ def _pool(settings: RedisSettings) -> BlockingConnectionPool:
         "db": settings.db,
         "username": settings.username,
         "password": settings.password,
-        "socket_timeout": settings.timeout_s,
+        "socket_timeout": None,  # `read` times the whole call; the library's own wait can swallow a cancellation
         "socket_connect_timeout": settings.timeout_s,
         "retry": Retry(NoBackoff(), 0),
+        "driver_info": None,  # else every connection looks the library's version up on disk, on the event loop
     }
     if settings.socket is not None:
         options |= {"connection_class": UnixDomainSocketConnection, "path": settings.socket}

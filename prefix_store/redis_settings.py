@@ -8,16 +8,13 @@ dropped. Passwords and the secret never show in a repr.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from prefix_store.classes import nearest
 from prefix_store.retention import parse_duration
 from prefix_store.store import StateRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TIMEOUT_S = 0.05
 LONGEST_TIMEOUT_S = 10.0
@@ -49,14 +46,13 @@ class RedisSettings:
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         if not self.secret:
-            msg = f"a shared Redis needs a secret, the same on all gateways: set {SECRET}"
-            raise StateRefused(msg)
+            raise StateRefused(f"a shared Redis needs a secret, the same on all gateways: set {SECRET}")
         if not 0 < self.timeout_s <= LONGEST_TIMEOUT_S:
-            msg = f"timeout: {self.timeout_s:g} s is not above 0 and up to {LONGEST_TIMEOUT_S:g} s; write 50ms or 0.05"
-            raise StateRefused(msg)
+            raise StateRefused(
+                f"timeout: {self.timeout_s:g} s is not above 0 and up to {LONGEST_TIMEOUT_S:g} s; write 50ms or 0.05"
+            )
         if not 0 < self.port < 1 << 16:
-            msg = f"port: {self.port} is not from 1 to 65535"
-            raise StateRefused(msg)
+            raise StateRefused(f"port: {self.port} is not from 1 to 65535")
 
     @classmethod
     def from_url(cls, url: str, *, secret: str) -> RedisSettings:
@@ -71,8 +67,7 @@ class RedisSettings:
         """Read options given one by one: host, port, db, username, password, socket, tls and those of a URL's query."""
         for name in parts:
             if name not in _PARTS:
-                msg = f"the Redis option {name!r} is not known; known are {', '.join(_PARTS)}"
-                raise StateRefused(msg)
+                raise StateRefused(f"the Redis option {name!r} is not known; known are {', '.join(_PARTS)}")
         return cls(
             secret=secret,
             host=parts.get("host") or "localhost",
@@ -122,8 +117,7 @@ def _url_parts(url: str) -> dict[str, str]:
     """Return the options that a URL spells."""
     split = urlsplit(url)
     if split.scheme not in {"redis", "rediss", "unix"}:
-        msg = f"the Redis URL starts with {split.scheme!r}; it can be redis://, rediss:// or unix://"
-        raise StateRefused(msg)
+        raise StateRefused(f"the Redis URL starts with {split.scheme!r}; it can be redis://, rediss:// or unix://")
     given = {"username": split.username, "password": split.password}
     if split.scheme == "unix":
         given["socket"] = split.path
@@ -136,8 +130,7 @@ def _url_parts(url: str) -> dict[str, str]:
         if name not in known:
             guess = nearest(name, known)
             hint = f"did you mean {guess!r}?" if guess else f"known are {', '.join(sorted(known))}"
-            msg = f"the Redis URL's option {name!r} is not known; {hint}"
-            raise StateRefused(msg)
+            raise StateRefused(f"the Redis URL's option {name!r} is not known; {hint}")
     tls = {"tls": "yes"} if split.scheme == "rediss" else {}
     return {name: unquote(text) for name, text in given.items() if text} | query | tls
 
@@ -156,8 +149,7 @@ def _whole(parts: Mapping[str, str], name: str, otherwise: int) -> int:
     if not text:
         return otherwise
     if not (text.isascii() and text.isdecimal()):
-        msg = f"{name}: {text!r} is not a whole number"
-        raise StateRefused(msg)
+        raise StateRefused(f"{name}: {text!r} is not a whole number")
     return int(text)
 
 
@@ -172,5 +164,4 @@ def _timeout_s(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
-        msg = f"timeout: {text!r} is not a time; write 50ms or 0.05"
-        raise StateRefused(msg) from error
+        raise StateRefused(f"timeout: {text!r} is not a time; write 50ms or 0.05") from error

@@ -12,15 +12,18 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from redis.commands.core import AsyncScript
 
 from prefix_store.breaker import Breaker
 from prefix_store.feed import Feed
 from prefix_store.policy import Policy, default_policy
 from prefix_store.redis_link import AWAY, SHUT_OUT, RedisLink
+from prefix_store.redis_settings import RedisSettings
 from prefix_store.store import (
     SCHEMA,
     Change,
@@ -34,13 +37,6 @@ from prefix_store.store import (
     decide_put,
     decide_reseed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from redis.commands.core import AsyncScript
-
-    from prefix_store.redis_settings import RedisSettings
 
 POLL_S = 0.25  # a lost message heals within this and one call
 RACES = 16  # lost to other writers before a change is given up
@@ -87,8 +83,9 @@ class RedisStore:
         except StoreUnavailable as error:
             if isinstance(error.__cause__, SHUT_OUT):
                 await store.close()
-                msg = f"{error}. Correct the user and password, or what the server lets this user do."
-                raise StateRefused(msg) from error
+                raise StateRefused(
+                    f"{error}. Correct the user and password, or what the server lets this user do."
+                ) from error
         except StateRefused:
             await store.close()
             raise

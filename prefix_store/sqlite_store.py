@@ -14,10 +14,11 @@ import secrets
 import sqlite3
 import struct
 import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -35,9 +36,6 @@ from prefix_store.store import (
     decide_delete,
     decide_put,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 T = TypeVar("T")
 
@@ -161,8 +159,7 @@ class SqliteStore:
     async def _run(self, work: Callable[[], T]) -> T:
         """Run `work` on the database's thread."""
         if self._closed:
-            msg = "the state is closed"
-            raise StoreUnavailable(msg)
+            raise StoreUnavailable("the state is closed")
         try:
             result = await self._loop.run_in_executor(self._thread, work)
         except sqlite3.DatabaseError as error:

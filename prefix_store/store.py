@@ -14,14 +14,12 @@ StateError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
 
 import msgspec
 
 from prefix_store.policy import Policy, PolicyRefused, PolicySet
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
 
 Json = dict[str, object]
 
