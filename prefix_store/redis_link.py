@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 CONNECTIONS = 16
 AWAY = (redis.exceptions.RedisError, OSError, TimeoutError)  # what a server that cannot be used answers with
-SHUT_OUT = (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)  # waiting does not help
+SHUT_OUT = (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)
 
 
 class RedisLink:
@@ -77,6 +77,13 @@ class RedisLink:
         self._closed = True
         await self.redis.aclose()
         await self.redis.connection_pool.disconnect()
+
+
+def shut_out(error: BaseException) -> bool:
+    """Tell whether the server does not let this user in, so that waiting cannot help."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return isinstance(error, SHUT_OUT)
 
 
 def _pool(settings: RedisSettings) -> BlockingConnectionPool:

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from redis.commands.core import AsyncScript
 from prefix_store.breaker import Breaker
 from prefix_store.feed import Feed
 from prefix_store.policy import Policy, default_policy
-from prefix_store.redis_link import AWAY, SHUT_OUT, RedisLink
+from prefix_store.redis_link import AWAY, RedisLink, shut_out
 from prefix_store.redis_settings import RedisSettings
 from prefix_store.store import (
     SCHEMA,
@@ -76,12 +77,12 @@ class RedisStore:
 
         `built_in` is the `default` policy until one is stored.
         """
-        scripts = await asyncio.to_thread(_scripts)
+        scripts = await asyncio.to_thread(_read_files, settings)
         store = cls(settings, RedisLink(settings, breaker or Breaker()), scripts, built_in or default_policy())
         try:
             await store._refresh()
         except StoreUnavailable as error:
-            if isinstance(error.__cause__, SHUT_OUT):
+            if shut_out(error):
                 await store.close()
                 raise StateRefused(
                     f"{error}. Correct the user and password, or what the server lets this user do."
@@ -248,6 +249,10 @@ class RedisStore:
             await asyncio.sleep(poll_s)
 
 
-def _scripts() -> dict[str, str]:
+def _read_files(settings: RedisSettings) -> dict[str, str]:
+    """Return the scripts by name, once the files that the settings name are there."""
+    for option, path in (("ca", settings.ca), ("cert", settings.cert), ("key", settings.key)):
+        if path is not None and not Path(path).is_file():
+            raise StateRefused(f"{option}: there is no file {path!r}")
     folder = resources.files("prefix_store") / "scripts"
     return {name: (folder / f"{name}.lua").read_text("utf-8") for name in ("read", "commit", "count")}

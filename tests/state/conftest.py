@@ -91,15 +91,13 @@ def opening(
 
 
 @pytest_asyncio.fixture
-async def store(opening, opened) -> SharedState:
+async def store(opening, opened):
     """Return an empty store of this run's kind."""
     return await opened(opening())
 
 
 @pytest.fixture
-def let_pass(
-    backend: str, clock: HandClock, prefix: str, request: pytest.FixtureRequest
-) -> Callable[[float], None]:
+def let_pass(backend: str, clock: HandClock, prefix: str, request: pytest.FixtureRequest) -> Callable[[float], None]:
     """Return how to let time pass for this run's store, each kind by the clock that it goes by."""
     if backend == "redis":
         shared = request.getfixturevalue("shared_server")

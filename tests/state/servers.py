@@ -105,10 +105,16 @@ def complete(reply: bytes) -> bool:
     """Tell whether a flat reply of the protocol has arrived in full."""
     if not reply.endswith(b"\r\n"):
         return False
-    head, *rest = reply[:-2].split(b"\r\n")
-    if head[:1] == b"*":
-        return len(rest) == 2 * int(head[1:])
-    return len(rest) == (1 if head[:1] == b"$" and head != b"$-1" else 0)
+    lines = reply[:-2].split(b"\r\n")
+    due = int(lines.pop(0)[1:]) if reply.startswith(b"*") else 1
+    while due and lines:
+        head = lines.pop(0)
+        if head.startswith(b"$") and head != b"$-1":
+            if not lines:
+                return False
+            lines.pop(0)
+        due -= 1
+    return not due
 
 
 def wait(happened: Callable[[], bool], *, within_s: float = 10.0) -> None:
@@ -122,5 +128,5 @@ def wait(happened: Callable[[], bool], *, within_s: float = 10.0) -> None:
 async def eventually(happened: Callable[[], bool], *, within_s: float = 10.0) -> None:
     """Return as soon as it happened, letting the event loop run; fail when it does not."""
     async with asyncio.timeout(within_s):
-        while not happened():
+        while not happened():  # noqa: ASYNC110 - what happens is in another process, which sets no event
             await asyncio.sleep(STEP_S)

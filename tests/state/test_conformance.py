@@ -165,11 +165,9 @@ async def test_no_increments_keep_nothing_alive(store, let_pass):
 
 async def test_watchers_hear_of_changes(store):
     """A watcher gets what is known and then each newer snapshot; all end when the store closes."""
-    heard: list[int] = []
 
-    async def listen() -> None:
-        async for snapshot in store.watch():
-            heard.append(len(snapshot.policies))
+    async def listen():
+        return [len(snapshot.policies) async for snapshot in store.watch()]
 
     listener = asyncio.create_task(listen())
     for number in range(3):
@@ -178,8 +176,7 @@ async def test_watchers_hear_of_changes(store):
         await store.put(policy(f"p{number}"), **BY)
         await moved
     await store.close()
-    await listener
-    assert heard == [1, 2, 3, 4]
+    assert await listener == [1, 2, 3, 4]
     assert [snapshot async for snapshot in store.watch()] == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,7 +27,7 @@ _prefixes = (f"m{number}:" for number in itertools.count())
 
 def plain(policy: Policy) -> dict[str, object]:
     """Return the JSON form of a policy."""
-    return msgspec.json.decode(msgspec.json.encode(policy))
+    return msgspec.json.decode(msgspec.json.encode(policy), type=dict[str, object])
 
 
 class Oracle:
@@ -39,7 +40,7 @@ class Oracle:
         self.spaces: dict[str, tuple[float, dict[str, int]]] = {}
         self.now = 0.0
 
-    def put(self, policy: Policy, **who: object) -> Policy:
+    def put(self, policy: Policy, **who: Any) -> Policy:
         """Store, or raise what a store must raise."""
         before = self.policies.get(policy.name)
         if policy.version != (before.version if before else 0):
@@ -53,7 +54,7 @@ class Oracle:
         self.audit.append(Entry(**who, what="policy.put", subject=policy.name, before=shown, after=plain(stored)))
         return stored
 
-    def delete(self, name: str, version: int, **who: object) -> None:
+    def delete(self, name: str, version: int, **who: Any) -> None:
         """Delete, or raise what a store must raise."""
         if name == "default":
             raise PolicyRefused("name", "stays")
@@ -104,13 +105,17 @@ class StoresAgree(RuleBasedStateMachine):
         outcomes = [outcome(expected)] + [outcome(lambda s=store: self.runner.run(act(s))) for store in self.stores]
         assert outcomes[1:] == outcomes[:1] * 2
 
-    def who(self) -> dict[str, object]:
+    def who(self) -> dict[str, Any]:
         """Return a new author's line."""
         self.at += 1.0
         return {"by": "ops", "at": self.at}
 
-    @rule(name=st.sampled_from(NAMES), selector=st.sampled_from(SELECTORS), off=st.sampled_from((0, 0, 0, 1, -1)),
-          priority=st.integers(0, 100))
+    @rule(
+        name=st.sampled_from(NAMES),
+        selector=st.sampled_from(SELECTORS),
+        off=st.sampled_from((0, 0, 0, 1, -1)),
+        priority=st.integers(0, 100),
+    )
     def put(self, name: str, selector: tuple[str | None, str | None], off: int, priority: int) -> None:
         """Put a policy, mostly over the version that stands."""
         model, tenant = (None, None) if name == "default" else selector
@@ -129,8 +134,11 @@ class StoresAgree(RuleBasedStateMachine):
             lambda store: store.delete(name, version=version, **who), lambda: self.oracle.delete(name, version, **who)
         )
 
-    @rule(space=st.sampled_from(SPACES), ttl=st.integers(1, 5),
-          increments=st.dictionaries(st.sampled_from(("p", "q")), st.integers(-5, 100)))
+    @rule(
+        space=st.sampled_from(SPACES),
+        ttl=st.integers(1, 5),
+        increments=st.dictionaries(st.sampled_from(("p", "q")), st.integers(-5, 100)),
+    )
     def count(self, space: str, ttl: int, increments: dict[str, int]) -> None:
         """Add to a space."""
         self.everywhere(

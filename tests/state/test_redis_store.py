@@ -11,8 +11,10 @@ import sys
 import msgspec
 import pytest
 
+from prefix_store.breaker import Breaker
 from prefix_store.policy import Policy
-from prefix_store.redis_store import RedisStore
+from prefix_store.redis_link import RedisLink
+from prefix_store.redis_store import RedisStore, _read_files
 from prefix_store.store import Entry, StateRefused, StoreUnavailable, VersionConflict
 from tests.state.servers import SECRET, eventually
 
@@ -81,7 +83,9 @@ async def test_another_secret_sees_other_keys(shared_server, prefix, opened):
     """A gateway with another secret shares nothing."""
     settings = shared_server.settings(prefix=prefix)
     one = await opened(RedisStore.open(settings))
-    other = await opened(RedisStore.open(settings.from_parts({"socket": settings.socket, "prefix": prefix}, secret="x")))
+    other = await opened(
+        RedisStore.open(settings.from_parts({"socket": settings.socket, "prefix": prefix}, secret="x"))
+    )
     await one.put(Policy(name="a", model="a"), **BY)
     assert names(other) == ["default"] and len((await other.read()).policies) == 1
 
@@ -195,9 +199,12 @@ async def test_what_was_put_into_an_emptied_server_is_merged(shared_server, pref
     await new.put(Policy(name="b", model="a", priority=1), **BY)
     await new.put(Policy(name="c", model="c", priority=2), **BY)
     await new.put(Policy(name="c", model="c", priority=3, version=1), **BY)
-    returning = RedisStore(settings, old._link, {}, default())
-    returning._feed, returning._scripts = old._feed, new._scripts
+    returning = RedisStore(
+        settings, RedisLink(settings, Breaker()), await asyncio.to_thread(_read_files, settings), default()
+    )
+    returning._feed = old._feed
     merged = await returning._refresh()
+    await returning.close()
     assert {policy.name: policy.priority for policy in merged.policies} == {"default": 50, "b": 1, "c": 3}
     assert (merged.records["a"].version, merged.records["a"].policy) == (2, None)
     await eventually(lambda: new.known == merged)

@@ -44,8 +44,9 @@ async def closing(store):
 
 def damage(path: Path, change) -> str:
     """Change the file's bytes and return their digest."""
-    content = bytearray(path.read_bytes()) if path.exists() else bytearray()
-    path.write_bytes(change(content) or content)
+    content = bytearray(path.read_bytes())
+    changed = change(content)
+    path.write_bytes(content if changed is None else changed)
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -180,7 +181,8 @@ database = _Database({str(path)!r}, default_policy(), lambda: 0.0, 1.0)
 database.record = lambda entry: os._exit(9)
 database.commit(lambda snapshot: decide_put(snapshot, Policy(name="a", model="a"), by="x", at=0.0))
 """
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    ended = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], check=False)
+    assert ended.returncode == 9
     store = await opened(SqliteStore.open(path))
     assert (store.known.revision, store.known.policies.get("a")) == (40, None)
     assert len(await store.audit()) == 40
