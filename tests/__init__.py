@@ -1,1 +1,0 @@
-"""What the project promises, as tests."""
