@@ -1,0 +1,1 @@
+"""Shared state: what operators decide, kept in SQLite or Redis."""
