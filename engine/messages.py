@@ -29,6 +29,28 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # ---- gateway → engine ----
 
 
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """One granted mark: promise the whole blocks of the first `tokens` tokens for `ttl_s`, if the budget has room."""
+
+    tokens: int
+    ttl_s: float
+    klass: str
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a request's blocks are kept: what the gateway resolved from the client's marks and the operator's policy."""
+
+    policy: str = "default"  # the governing policy's name; the promise budget is counted by it
+    marks: tuple[Order, ...] = ()  # shortest first
+    held_ttl_s: float | None = 300.0  # what no mark covers, generated tokens included; None: not kept
+    held_klass: str = "5m"
+    sliding: bool = True
+    priority: int = 50
+    min_tokens: int = 0  # a shorter prompt neither reads nor writes
+    cache: bool = True  # False: the client asked for no caching; neither reads nor writes
+    write_all: bool = True  # the whole retained prompt counts as written; False: only what marks cover
+
+
 class Submit(_Message, frozen=True, kw_only=True):
     """One request. `tokens` is the prompt as little-endian uint32; `stop_ids` end the answer unseen.
 
@@ -44,6 +66,7 @@ class Submit(_Message, frozen=True, kw_only=True):
     tenant: str = "default"
     partition: str = ""
     rendering: str = ""
+    keep: Keep = Keep()
 
 
 class Abort(_Message, frozen=True, kw_only=True):
@@ -56,7 +79,59 @@ class AskStats(_Message, frozen=True, kw_only=True):
     """Ask for one `EngineStats`; it renews nothing."""
 
 
-EngineBound = Submit | Abort | AskStats
+class PolicyTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What of one policy the engine enforces. `model` and `tenant` None mean any; the most specific one governs."""
+
+    name: str
+    model: str | None = None
+    tenant: str | None = None
+    default_ttl_s: float | None = 300.0
+    max_ttl_s: float = 86_400.0
+    sliding: bool = True
+    promise_budget: float = 0.5  # share of the pool's blocks that promises under this policy may hold
+    pool_share: float = 1.0  # share of the pool beyond which a tenant's entries go first
+    priority: int = 50
+
+
+class SetPolicies(_Message, frozen=True, kw_only=True):
+    """All policies, replacing those before. Answered by `Changed` once every deadline obeys them.
+
+    With `preview`, nothing changes and the answer says what would.
+    """
+
+    seq: int
+    policies: tuple[PolicyTerms, ...]
+    preview: bool = False
+
+
+class Purge(_Message, frozen=True, kw_only=True):
+    """Forget entries that match every given filter. Answered by `Changed`; with `preview`, nothing is forgotten.
+
+    `prefix` (a prompt as little-endian uint32, with the `partition` and `rendering` it was or would be sent with)
+    selects everything that continues it, and the part of it that no other prompt shares.
+    """
+
+    seq: int
+    tenant: str | None = None
+    model: str | None = None
+    klass: str | None = None
+    older_than_s: float | None = None  # not used for this long
+    prefix: bytes | None = None
+    partition: str = ""
+    rendering: str = ""
+    preview: bool = False
+
+
+class ListEntries(_Message, frozen=True, kw_only=True):
+    """One page of the tree, in a stable order. Answered by `Entries`; it renews nothing."""
+
+    seq: int
+    offset: int = 0
+    limit: int = 100
+    tenant: str | None = None
+
+
+EngineBound = Submit | Abort | AskStats | SetPolicies | Purge | ListEntries
 
 
 # ---- engine → gateway ----
@@ -84,6 +159,35 @@ class StartFailed(_Message, frozen=True, kw_only=True):
     reason: str
 
 
+class KeptMark(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one `Order`, in the orders' order."""
+
+    tokens: int
+    kept: Literal["promised", "held", "none"]
+    left_s: float  # until its deadline, from the moment this is sent; 0 for "none"
+    reason: Literal["", "budget", "below_minimum"] = ""
+
+
+Fate = Literal[
+    "never_written",
+    "below_minimum",
+    "no_cache",
+    "expired",
+    "evicted",
+    "broken_promise",
+    "purged",
+    "policy_changed",
+]
+
+
+class Missed(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of prompt tokens that were not read, and what had become of them `ago_s` seconds before admission."""
+
+    fate: Fate
+    tokens: int
+    ago_s: float | None = None  # None where nothing happened (never written, no cache)
+
+
 class Prefilled(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that stand once the prompt is processed. `read + write + uncached == prompt`."""
 
@@ -92,6 +196,8 @@ class Prefilled(msgspec.Struct, frozen=True, kw_only=True):
     write: int
     queue_s: float
     prefill_s: float
+    marks: tuple[KeptMark, ...] = ()
+    missed: tuple[Missed, ...] = ()  # their tokens sum to prompt − read
 
     @property
     def uncached(self) -> int:
@@ -152,9 +258,56 @@ class EngineStats(_Message, frozen=True, kw_only=True):
     blocks_evicted_total: int = 0
     blocks_expired_total: int = 0
     steps_total: int = 0
+    blocks_promised: int = 0  # of those cached or held
+    tombstones: int = 0  # remembered entries that are gone
+    tenant_blocks: dict[str, int] = {}  # blocks in the tree
+    broken_promises: dict[str, int] = {}  # blocks, by "class|tenant"
+    purged_total: int = 0
 
 
-GatewayBound = ModelCard | StartFailed | Delta | Refused | EngineStats
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """Entries of one tenant, counted."""
+
+    entries: int = 0
+    tokens: int = 0
+    bytes: int = 0
+
+
+class Changed(_Message, frozen=True, kw_only=True):
+    """What a `SetPolicies` or `Purge` did or, as a preview, would do: by tenant."""
+
+    seq: int
+    gone: dict[str, Tally] = {}  # expires or is forgotten now
+    kept: dict[str, Tally] = {}  # stays
+    leased_tokens: int = 0  # of `gone`, still in use: their memory follows when their requests end
+
+
+class EntryView(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry: a path of the tree with a deadline. Never text, never token ids."""
+
+    id: str  # the chain's hash at its end, keyed by nothing a client knows: hex
+    tenant: str
+    model: str
+    tokens: int  # from the root to its end
+    own_tokens: int  # of these, in its own run
+    klass: str
+    kept: Literal["promised", "held"]
+    left_s: float  # until its deadline; negative while a lease outlives it
+    age_s: float
+    idle_s: float  # since its last use
+    reads: int
+    leases: int
+
+
+class Entries(_Message, frozen=True, kw_only=True):
+    """One page of entries."""
+
+    seq: int
+    total: int
+    entries: tuple[EntryView, ...] = ()
+
+
+GatewayBound = ModelCard | StartFailed | Delta | Refused | EngineStats | Changed | Entries
 
 encode = msgspec.msgpack.Encoder().encode
 decode_engine_bound = msgspec.msgpack.Decoder(EngineBound).decode
