@@ -3,7 +3,8 @@
 Owns the pool, the radix tree and every sequence's hold. Knows no torch and no clock. Rules:
 - a block is free (pool), cached (tree) or private to one hold; nothing else may name it;
 - a hold's first `published` blocks belong to the tree and are leased, the rest are its own;
-- at least one token of a prompt is always left to compute, because logits come only from computed tokens.
+- at least one token of a prompt is always left to compute, because logits come only from computed tokens;
+- a mark is promised whole or not at all, and only as far as the promise budget goes.
 """
 
 from __future__ import annotations
@@ -12,82 +13,61 @@ from dataclasses import dataclass
 
 from engine.block_pool import BlockId, BlockPool, OutOfBlocks
 from engine.block_table import BlockTable
-from engine.request import TOKEN_BYTES
-from prefix_store.chain import Namespace
-from prefix_store.radix import Lease, RadixTree
-from prefix_store.retention import Retention
-
-
-@dataclass(frozen=True, slots=True)
-class TailCopy:
-    """Copy the first `tokens` tokens of block `source` into block `target` before the step writes anything."""
-
-    source: BlockId
-    target: BlockId
-    tokens: int
+from engine.facts import kept_marks
+from engine.hold import Granted, Hold, KeepPlan, TailCopy
+from engine.messages import KeptMark, Order
+from engine.request import TOKEN_BYTES, Request
+from engine.terms import Terms
+from prefix_store.leases import Lease
+from prefix_store.radix import RadixTree
+from prefix_store.retention import Kept, Retention
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Blocks by state; the three add up to the pool."""
+    """Blocks by state; the first three add up to the pool."""
 
     free: int  # hold nothing
     cached: int  # hold a reusable prefix that nobody uses now
     held: int  # in use by some sequence
+    promised: int  # of those cached or held
     nodes: int  # of the tree
     evicted_total: int  # blocks that went under pressure
     expired_total: int  # blocks whose time was up
-
-
-class Hold:
-    """What one running sequence holds: a lease on the tree and its own blocks after it."""
-
-    __slots__ = ("copy", "lease", "namespace", "ready", "retention", "table")
-
-    def __init__(
-        self,
-        namespace: Namespace,
-        lease: Lease[BlockId],
-        table: BlockTable,
-        retention: Retention,
-        copy: TailCopy | None,
-    ) -> None:
-        self.namespace = namespace
-        self.lease = lease
-        self.table = table
-        self.retention = retention
-        self.copy = copy  # to be done by the sequence's first step
-        self.ready = lease.tokens + (copy.tokens if copy else 0)  # tokens reused
-
-    @property
-    def published(self) -> int:
-        """Leading blocks that belong to the tree."""
-        return self.lease.tokens // self.table.block_tokens
+    purged_total: int  # blocks that a purge freed at once
 
 
 class PrefixCache:
     """The only object that moves blocks between pool, tree and sequences."""
 
-    def __init__(self, *, blocks: int, block_tokens: int) -> None:
+    def __init__(self, *, blocks: int, block_tokens: int, model: str = "") -> None:
         self.block_tokens = block_tokens
         self.pool = BlockPool(blocks)
-        self.tree: RadixTree[BlockId] = RadixTree(block_tokens)
+        self.tree: RadixTree[BlockId] = RadixTree(block_tokens, remember=4 * blocks)
+        self.terms = Terms(model=model, blocks=blocks)
         self._holds: set[Hold] = set()
         self._evicted_total = 0
         self._expired_total = 0
+        self._purged_total = 0
 
-    def admit(self, namespace: Namespace, tokens: bytes, retention: Retention, *, now: float) -> Hold:
-        """Lease the longest live prefix of `tokens` (all but the last one) and renew it."""
-        lease = self.tree.lease(namespace, tokens[:-TOKEN_BYTES], now)
-        table = BlockTable(self.block_tokens, lease.payload)
-        copy = None
-        if lease.tail is not None:
-            if target := self._take(1, table.last, now=now):
-                copy = TailCopy(lease.tail.payload, target[0], lease.tail.tokens)
-                table.append(target)
-            else:
-                self._forget(self.tree.release_tail(lease, now))
-        hold = Hold(namespace, lease, table, retention, copy)
+    def admit(self, request: Request, tokens: bytes, *, since: float, now: float) -> Hold:
+        """Lease the longest live prefix of `tokens` (all but the last one), renew it, and settle what is promised.
+
+        `since` is when the request was first admitted: its marks count from there.
+        """
+        readable = tokens[:-TOKEN_BYTES] if request.cached else b""
+        lease = self.tree.lease(request.namespace, readable, now)
+        marks, reserved = self._grant(request, lease, since=since, now=now)
+        hold = Hold(
+            request.namespace,
+            lease,
+            BlockTable(self.block_tokens, lease.payload),
+            KeepPlan(marks, self._held(request, since)),
+        )
+        hold.policy, hold.reserved = self.terms.govern(request.namespace.tenant).name, reserved
+        if request.cached:
+            hold.absences = self.tree.absences(lease, request.tokens)
+        self._copy_tail(hold, now=now)
         self._holds.add(hold)
         return hold
 
@@ -106,18 +86,31 @@ class PrefixCache:
 
     def publish(self, hold: Hold, tokens: bytearray, computed: int, *, now: float) -> None:
         """Put the finished whole blocks of tokens [0, computed) into the tree, for everyone to reuse."""
-        start, end = hold.published, computed // self.block_tokens
-        if end <= start:
-            return
-        stride = self.block_tokens * TOKEN_BYTES
-        fresh = bytes(tokens[start * stride : end * stride])
-        published = self.tree.publish(hold.lease, fresh, hold.table[start:end], now, hold.retention)
-        hold.table.replace(start, list(published.payload))
-        self.pool.give(published.spare)
+        size = self.block_tokens
+        start, end = hold.published * size, computed - computed % size
+        for stop, retention in hold.plan.stretches(start, end):
+            fresh = bytes(tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES])
+            first, last = start // size, stop // size
+            published = self.tree.publish(hold.lease, fresh, hold.table[first:last], now, retention)
+            if not published.stored:  # purged meanwhile: the blocks stay this request's own
+                return
+            hold.table.replace(first, list(published.payload))
+            self.pool.give(published.spare)
+            if retention.kept is Kept.PROMISED:
+                self._settle(hold, last - first)
+            start = stop
+
+    def marks(self, request: Request, hold: Hold, *, now: float) -> tuple[KeptMark, ...]:
+        """Say what became of the request's marks, once its prompt is published."""
+        granted = [
+            (mark.tokens, mark.retention, self.tree.deadline(hold.lease, mark.tokens)) for mark in hold.plan.marks
+        ]
+        return kept_marks(request, granted, now=now)
 
     def release(self, hold: Hold, *, now: float) -> None:
         """Let go: private blocks are free at once, leased ones stay cached until their deadline."""
         private = hold.table[hold.published :]
+        self._settle(hold, hold.reserved)
         self._forget(self.tree.release(hold.lease, now))
         self.pool.give(private)
         self._holds.remove(hold)
@@ -131,18 +124,20 @@ class PrefixCache:
     @property
     def obtainable(self) -> int:
         """Blocks that are free or would be after evicting everything that nobody uses."""
-        return self.pool.free + self.tree.stats().idle
+        return self.pool.free + self.tree.census.idle
 
     def stats(self) -> CacheStats:
         """Return a snapshot; it renews nothing."""
-        tree = self.tree.stats()
+        census = self.tree.census
         return CacheStats(
             free=self.pool.free,
-            cached=tree.idle,
-            held=self.pool.size - self.pool.free - tree.idle,
-            nodes=tree.nodes,
+            cached=census.idle,
+            held=self.pool.size - self.pool.free - census.idle,
+            promised=sum(census.promised.values()),
+            nodes=census.nodes,
             evicted_total=self._evicted_total,
             expired_total=self._expired_total,
+            purged_total=self._purged_total,
         )
 
     def check(self) -> None:
@@ -158,6 +153,61 @@ class PrefixCache:
         owned = [*in_tree, *private]
         assert len(owned) == len(set(owned)), "a block has two owners"
         assert len(owned) + self.pool.free == self.pool.size, "a block has no owner"
+        assert sum(hold.reserved for hold in self._holds) == self.terms.reserved, "a reservation was lost"
+
+    def purged(self, blocks: list[BlockId]) -> None:
+        """Take back blocks that a purge has freed."""
+        self._purged_total += len(blocks)
+        self.pool.give(blocks)
+
+    def _grant(
+        self, request: Request, lease: Lease[BlockId], *, since: float, now: float
+    ) -> tuple[tuple[Granted, ...], int]:
+        """Decide each mark: promised if the budget has room for all of its unique blocks, else held for as long."""
+        tenant, granted, reserved = request.namespace.tenant, [], 0
+        policy = self.terms.govern(tenant).name
+        for order in request.keep.marks if request.cached else ():
+            wanted = self.tree.unpromised(lease, order.tokens) - reserved
+            kept = Kept.PROMISED if wanted <= self.terms.room(tenant, self.tree.census.promised) else Kept.HELD
+            retention = self._retention(request, order, kept, since)
+            before = self.tree.census.promised[tenant]
+            self.tree.promise(lease, min(order.tokens, lease.tokens), retention, now)
+            if kept is Kept.PROMISED:
+                aside = wanted - (self.tree.census.promised[tenant] - before)
+                self.terms.reserve(policy, aside)
+                reserved += aside
+            granted.append(Granted(order.tokens, retention))
+        return tuple(granted), reserved
+
+    def _retention(self, request: Request, order: Order, kept: Kept, since: float) -> Retention:
+        keep = request.keep
+        return Retention(
+            klass=order.klass, ttl_s=order.ttl_s, since=since, kept=kept, sliding=keep.sliding, priority=keep.priority
+        )
+
+    def _held(self, request: Request, since: float) -> Retention | None:
+        keep = request.keep
+        if not request.cached or keep.held_ttl_s is None:
+            return None
+        return Retention(klass=keep.held_klass, ttl_s=keep.held_ttl_s, since=since, sliding=keep.sliding)
+
+    def _copy_tail(self, hold: Hold, *, now: float) -> None:
+        """Plan the copy of the best partial block, if a block is to be had for it."""
+        tail = hold.lease.tail
+        if tail is None:
+            return
+        if target := self._take(1, hold.table.last, now=now):
+            hold.copy = TailCopy(tail.payload, target[0], tail.tokens)
+            hold.table.append(target)
+            hold.ready += tail.tokens
+        else:
+            self._forget(self.tree.release_tail(hold.lease, now))
+
+    def _settle(self, hold: Hold, blocks: int) -> None:
+        """Give up a part of a hold's reservation: its blocks are published, or will never be."""
+        blocks = min(blocks, hold.reserved)
+        hold.reserved -= blocks
+        self.terms.reserve(hold.policy, -blocks)
 
     def _forget(self, expired: list[BlockId]) -> None:
         self._expired_total += len(expired)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -23,7 +24,23 @@ import zmq.asyncio
 from engine import errors, messages
 from engine.config import EngineConfig
 from engine.errors import EngineError, EngineUnavailable, ModelRefused, Overloaded, PromptTooLong, RequestRefused
-from engine.messages import Abort, AskStats, Delta, EngineBound, EngineStats, ModelCard, Refused, StartFailed, Submit
+from engine.messages import (
+    Abort,
+    AskStats,
+    Changed,
+    Delta,
+    EngineBound,
+    EngineStats,
+    Entries,
+    ListEntries,
+    ModelCard,
+    PolicyTerms,
+    Purge,
+    Refused,
+    SetPolicies,
+    StartFailed,
+    Submit,
+)
 
 BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # before start 2, 3, …; the last one repeats
 STEADY_S = 60.0  # an engine that lived this long starts again without waiting longer
@@ -68,7 +85,9 @@ class EngineClient:
         self.restarts = 0
         self.refusal: str | None = None  # why the model cannot be served; final
         self._tickets: dict[str, Ticket] = {}
-        self._asked: list[asyncio.Future[EngineStats]] = []
+        self._asked: list[asyncio.Future[EngineStats]] = []  # answered in order
+        self._orders: dict[int, asyncio.Future[Any]] = {}  # operators' messages by their number
+        self._numbers = itertools.count(1)
         self._socket: zmq.asyncio.Socket | None = None
         self._changed = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
@@ -115,6 +134,29 @@ class EngineClient:
         future: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         self._asked.append(future)
         self._send(AskStats())
+        return await future
+
+    async def set_policies(self, policies: tuple[PolicyTerms, ...], *, preview: bool = False) -> Changed:
+        """Put policies in force; returns once every deadline obeys them. Raises EngineUnavailable."""
+        changed: Changed = await self._order(SetPolicies(seq=next(self._numbers), policies=policies, preview=preview))
+        return changed
+
+    async def purge(self, **fields: Any) -> Changed:
+        """Forget entries: the fields of `Purge` but its number. Raises EngineUnavailable."""
+        changed: Changed = await self._order(Purge(seq=next(self._numbers), **fields))
+        return changed
+
+    async def entries(self, *, offset: int = 0, limit: int = 100, tenant: str | None = None) -> Entries:
+        """Return one page of the entries. Raises EngineUnavailable."""
+        page = ListEntries(seq=next(self._numbers), offset=offset, limit=limit, tenant=tenant)
+        entries: Entries = await self._order(page)
+        return entries
+
+    async def _order(self, message: SetPolicies | Purge | ListEntries) -> Any:
+        if self.card is None:
+            raise EngineUnavailable("The engine is starting; try again in a moment.")
+        future = self._orders[message.seq] = asyncio.get_running_loop().create_future()
+        self._send(message)
         return await future
 
     async def stop(self) -> None:
@@ -193,27 +235,23 @@ class EngineClient:
             await process.wait()
 
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:
-        """Pass on every message of this process until it dies."""
-        while True:
+        """Pass on every message of this process until it dies or says that it never will serve."""
+        while self.refusal is None:
             message = messages.decode_gateway_bound(await socket.recv())
             match message:
-                case Delta():
-                    if (ticket := self._tickets.get(message.id)) is not None:
-                        ticket.deliver(message)
-                case Refused():
-                    if (ticket := self._tickets.get(message.id)) is not None:
-                        ticket.deliver(error_of(message))
-                case EngineStats():
-                    future = self._asked.pop(0)
-                    if not future.done():
-                        future.set_result(message)
                 case ModelCard():
                     self.card, self._socket = message, socket
                     self._changed.set()
                 case StartFailed(reason=reason):
                     self.refusal = reason
                     self._changed.set()
-                    return
+                case Delta() | Refused():
+                    if (ticket := self._tickets.get(message.id)) is not None:
+                        ticket.deliver(message if isinstance(message, Delta) else error_of(message))
+                case EngineStats():
+                    _answer(self._asked.pop(0), message)
+                case Changed() | Entries():
+                    _answer(self._orders.pop(message.seq), message)
 
     def _lose(self, reason: str) -> None:
         """Tell everyone who waits for the engine that it is gone."""
@@ -221,10 +259,11 @@ class EngineClient:
         for ticket in self._tickets.values():
             ticket.deliver(EngineUnavailable(reason))
         self._tickets.clear()
-        for future in self._asked:
+        for future in (*self._asked, *self._orders.values()):
             if not future.done():
                 future.set_exception(EngineUnavailable(reason))
         self._asked.clear()
+        self._orders.clear()
         self._changed.set()
 
 
@@ -239,6 +278,12 @@ def error_of(message: Refused) -> EngineError:
             return Overloaded(message.message, retry_after_s=message.retry_after_s)
         case _:
             return errors.EngineError(message.message)
+
+
+def _answer(future: asyncio.Future[Any], message: EngineStats | Changed | Entries) -> None:
+    """Hand an answer to whoever asked, unless they have left."""
+    if not future.done():
+        future.set_result(message)
 
 
 def _heed(future: asyncio.Future[Any]) -> None:

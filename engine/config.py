@@ -20,12 +20,11 @@ class EngineConfig:
     step_tokens: int = 1024  # prefill and decode together, per forward pass
     max_num_seqs: int = 16  # sequences that run at the same time
     max_waiting: int = 1024  # sequences that wait; one more is refused
-    ttl_s: float = 300.0  # how long an unmarked prefix stays reusable after its last use
     threads: int | None = None  # of torch; None: one per core
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        for field in ("block_tokens", "step_tokens", "max_num_seqs", "max_waiting", "ttl_s"):
+        for field in ("block_tokens", "step_tokens", "max_num_seqs", "max_waiting"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} must be above zero, not {getattr(self, field)}")
         if self.step_tokens < self.max_num_seqs:

@@ -13,10 +13,25 @@ from typing import Protocol
 
 import structlog
 
+from engine import operations
 from engine.cache import PrefixCache
 from engine.config import EngineConfig
 from engine.errors import EngineError, Overloaded, PromptTooLong, RequestRefused
-from engine.messages import Abort, AskStats, Delta, EngineBound, EngineStats, ModelCard, Refused, Submit
+from engine.messages import (
+    Abort,
+    AskStats,
+    Changed,
+    Delta,
+    EngineBound,
+    EngineStats,
+    Entries,
+    ListEntries,
+    ModelCard,
+    Purge,
+    Refused,
+    SetPolicies,
+    Submit,
+)
 from engine.request import TOKEN_BYTES, Request
 from engine.scheduler import Chunk, Scheduler
 from engine.sequence import Sequence
@@ -24,6 +39,7 @@ from prefix_store.chain import Namespace
 
 SWEEP_NODES = 256  # expired nodes freed between two steps; bounds how long a sweep holds the loop
 RETRY_AFTER_S = 1.0
+DEFAULT_TENANT = "default"
 
 log = structlog.get_logger("engine")
 
@@ -43,13 +59,12 @@ class EngineCore:
         self.card = card
         self.runner = runner
         self.clock = clock
-        self.cache = PrefixCache(blocks=card.blocks, block_tokens=card.block_tokens)
+        self.cache = PrefixCache(blocks=card.blocks, block_tokens=card.block_tokens, model=card.name)
         self.scheduler = Scheduler(
             self.cache,
             step_tokens=config.step_tokens,
             max_num_seqs=config.max_num_seqs,
             max_model_len=card.max_model_len,
-            ttl_s=config.ttl_s,
         )
 
     @property
@@ -57,20 +72,18 @@ class EngineCore:
         """Whether a step would do anything."""
         return self.scheduler.busy
 
-    def handle(self, message: EngineBound) -> Refused | EngineStats | None:
+    def handle(self, message: EngineBound) -> Refused | EngineStats | Changed | Entries | None:
         """Take in one message. Return what must be answered at once."""
         match message:
             case Submit():
-                try:
-                    self.scheduler.add(Sequence(self._accept(message), now=self.clock()))
-                except EngineError as error:
-                    return refused(message.id, error)
-                return None
+                return self._submit(message)
             case Abort(id=request_id):
                 self.scheduler.cancel(request_id, now=self.clock())
                 return None
             case AskStats():
                 return self.stats()
+            case _:
+                return self._operate(message)
 
     def step(self) -> list[Delta | Refused]:
         """Run one step of everything that can run, and free what has expired."""
@@ -115,6 +128,11 @@ class EngineCore:
             blocks_evicted_total=cache.evicted_total,
             blocks_expired_total=cache.expired_total,
             steps_total=counters.steps,
+            blocks_promised=cache.promised,
+            tombstones=len(self.cache.tree.tombstones),
+            tenant_blocks=dict(self.cache.tree.census.by_tenant),
+            broken_promises={f"{klass}|{tenant}": n for (klass, tenant), n in self.cache.tree.broken.items()},
+            purged_total=cache.purged_total,
         )
 
     def _accept(self, submit: Submit) -> Request:
@@ -135,22 +153,41 @@ class EngineCore:
         return Request(
             id=submit.id,
             tokens=submit.tokens,
-            namespace=self._namespace(submit),
+            namespace=self._namespace(submit.tenant, submit.partition, submit.rendering),
             max_tokens=submit.max_tokens,
             sampling=submit.sampling,
             stop_ids=frozenset(submit.stop_ids),
+            keep=submit.keep,
             seed=seed,
         )
 
-    def _namespace(self, submit: Submit) -> Namespace:
+    def _submit(self, submit: Submit) -> Refused | None:
+        try:
+            self.scheduler.add(Sequence(self._accept(submit), now=self.clock()))
+        except EngineError as error:
+            return refused(submit.id, error)
+        return None
+
+    def _operate(self, message: SetPolicies | Purge | ListEntries) -> Changed | Entries:
+        now, token_bytes = self.clock(), self.card.kv_bytes_per_token
+        match message:
+            case SetPolicies():
+                return operations.set_policies(self.cache, message, token_bytes=token_bytes, now=now)
+            case Purge():
+                namespace = self._namespace(message.tenant or DEFAULT_TENANT, message.partition, message.rendering)
+                return operations.purge(self.cache, message, namespace=namespace, token_bytes=token_bytes, now=now)
+            case ListEntries():
+                return operations.list_entries(self.cache, message, now=now)
+
+    def _namespace(self, tenant: str, partition: str, rendering: str) -> Namespace:
         return Namespace(
-            tenant=submit.tenant,
+            tenant=tenant,
             model=self.card.name,
             weights=self.card.weights,
-            rendering=submit.rendering,
+            rendering=rendering,
             kv_dtype=self.card.dtype,
             block_tokens=self.card.block_tokens,
-            partition=submit.partition,
+            partition=partition,
         )
 
 

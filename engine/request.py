@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.messages import Sampling
+from engine.messages import Keep, Sampling
 from prefix_store.chain import Namespace
 
 TOKEN_BYTES = 4  # a token id travels as little-endian uint32
@@ -20,9 +20,15 @@ class Request:
     max_tokens: int
     sampling: Sampling
     stop_ids: frozenset[int]
+    keep: Keep
     seed: int  # the caller's, or one drawn at the door: after preemption the same tokens come again
 
     @property
     def prompt(self) -> int:
         """Prompt length in tokens."""
         return len(self.tokens) // TOKEN_BYTES
+
+    @property
+    def cached(self) -> bool:
+        """Whether the request reads and writes at all."""
+        return self.keep.cache and self.prompt >= self.keep.min_tokens

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.cache import PrefixCache, TailCopy
+from engine.cache import PrefixCache
+from engine.hold import TailCopy
 from engine.messages import Delta
 from engine.request import TOKEN_BYTES
 from engine.sequence import Phase, Sequence
-from prefix_store.retention import Retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,11 @@ class Counters:
 class Scheduler:
     """Continuous batching over one cache."""
 
-    def __init__(
-        self, cache: PrefixCache, *, step_tokens: int, max_num_seqs: int, max_model_len: int, ttl_s: float
-    ) -> None:
+    def __init__(self, cache: PrefixCache, *, step_tokens: int, max_num_seqs: int, max_model_len: int) -> None:
         self.cache = cache
         self.step_tokens = step_tokens
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len  # a table never grows past it: the last tokens are never projected
-        self.ttl_s = ttl_s
         self.counters = Counters()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # in the order of admission, oldest first
@@ -151,8 +148,7 @@ class Scheduler:
             return None
         self._waiting.popleft()
         admitted = now if sequence.admitted is None else sequence.admitted
-        retention = Retention(klass="default", ttl_s=self.ttl_s, since=admitted)
-        hold = self.cache.admit(sequence.request.namespace, bytes(sequence.tokens), retention, now=now)
+        hold = self.cache.admit(sequence.request, bytes(sequence.tokens), since=admitted, now=now)
         sequence.start(hold, now=now)
         self._running.append(sequence)
         return sequence
@@ -209,8 +205,11 @@ class Scheduler:
         self.counters.generated += 1
         if sequence.phase is Phase.PREFILL and reason is None:
             sequence.move(Phase.DECODE)
-        prefilled = sequence.prefilled() if first else None
-        if prefilled is not None:
+        prefilled = None
+        if first:
+            assert sequence.hold is not None
+            marks = self.cache.marks(sequence.request, sequence.hold, now=now)
+            prefilled = sequence.prefilled(marks=marks, now=now)
             self.counters.prompt += prefilled.prompt
             self.counters.read += prefilled.read
             self.counters.write += prefilled.write

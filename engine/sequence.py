@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from engine.messages import Finished, FinishReason, Prefilled
+from engine.facts import missed
+from engine.messages import Finished, FinishReason, KeptMark, Prefilled
 from engine.request import TOKEN_BYTES, Request
+from prefix_store.reasons import Absence
 
 if TYPE_CHECKING:
-    from engine.cache import Hold
+    from engine.hold import Hold
 
 
 class Phase(Enum):
@@ -46,6 +48,7 @@ class Sequence:
 
     __slots__ = (
         "_phase",
+        "absences",
         "admitted",
         "computed",
         "first_token",
@@ -71,6 +74,7 @@ class Sequence:
         self.submitted = now
         self.admitted: float | None = None
         self.first_token: float | None = None
+        self.absences: list[Absence] = []  # of the first admission: preemption changes no usage
         self._phase = Phase.WAITING
 
     @property
@@ -103,6 +107,7 @@ class Sequence:
         self.resolved = max(self.resolved, hit)
         if self.admitted is None:
             self.admitted = now
+            self.absences = hold.absences
 
     def preempt(self) -> None:
         """Forget the K/V, keep the tokens: they are computed again, or found in the cache, later."""
@@ -126,17 +131,27 @@ class Sequence:
             return "stop"
         return "length" if self.generated >= self.request.max_tokens else None
 
-    def prefilled(self) -> Prefilled:
-        """Return the prompt's facts. Whole blocks computed now are kept, so they are `write`; the rest is uncached."""
+    def prefilled(self, *, marks: tuple[KeptMark, ...], now: float) -> Prefilled:
+        """Return the prompt's facts, with what became of its marks."""
         assert self.admitted is not None and self.first_token is not None and self.resolved == self.request.prompt
-        kept = self.request.prompt - self.request.prompt % self.request.namespace.block_tokens
         return Prefilled(
             prompt=self.request.prompt,
             read=self.read,
-            write=max(0, kept - self.read),
+            write=max(0, self._kept() - self.read),
             queue_s=self.admitted - self.submitted,
             prefill_s=self.first_token - self.admitted,
+            marks=marks,
+            missed=missed(self.request, self.absences, self.read, now=now),
         )
+
+    def _kept(self) -> int:
+        """Leading prompt tokens that are kept because the request asked for it, in whole blocks."""
+        keep, prompt = self.request.keep, self.request.prompt
+        if not self.request.cached:
+            return 0
+        if keep.write_all and keep.held_ttl_s is not None:
+            return prompt - prompt % self.request.namespace.block_tokens
+        return max((order.tokens for order in keep.marks), default=0)
 
     def finished(self, reason: FinishReason, *, now: float) -> Finished:
         """Return the answer's facts."""

@@ -20,19 +20,22 @@ class Node(Generic[P]):
     """A run of blocks. A root has no parent, no blocks and its namespace's hash."""
 
     __slots__ = (
+        "born",
         "children",
         "deadline",
         "detached",
         "hashes",
-        "keys",
         "kept",
+        "keys",
         "leases",
         "namespace",
         "parent",
         "payload",
         "queued",
         "reads",
+        "renewed",
         "retention",
+        "shortened",
         "tokens",
         "used",
     )
@@ -45,27 +48,39 @@ class Node(Generic[P]):
         payload: list[P],
         retention: Retention | None,
         used: float,
+        namespace: Namespace,
     ) -> None:
         self.parent = parent
+        self.namespace = namespace
         self.tokens = tokens  # packed little-endian uint32
         self.hashes = hashes  # packed chain, 16 bytes a block
         self.payload = payload  # one per block
         self.retention = retention
         self.deadline = float("inf") if retention is None else retention.deadline
         self.kept = Kept.HELD if retention is None else retention.kept
-        self.used = used  # the last lease or write
+        self.shortened = False  # whether a lowered policy moved the deadline
+        self.born = used  # when it was first written
+        self.renewed = used  # when the last lease or write began: what its deadline counts from
+        self.used = used  # the end of the last lease or write: what pressure goes by
         self.reads = 0
         self.leases = 0  # of leases that end here or below
         self.queued = 0  # which queues have an entry for it (see prefix_store.queues)
-        self.detached = False
-        self.namespace: Namespace | None = None  # roots only
+        self.detached = False  # purged, and kept only until its leases end
         self.keys: list[bytes] = []
         self.children: list[Node[P]] = []
 
     @property
     def idle_leaf(self) -> bool:
         """Whether the node may go: nobody leases it and nothing hangs below."""
-        return not self.children and not self.leases and self.parent is not None
+        return not self.children and not self.leases and self.retention is not None
+
+    def subtree(self) -> Iterator[Node[P]]:
+        """Yield the node and everything below it, parents first."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            stack += node.children
+            yield node
 
     @property
     def last_hash(self) -> bytes:
@@ -89,13 +104,14 @@ class Node(Generic[P]):
         at = bisect_left(self.keys, key)
         del self.keys[at], self.children[at]
 
-    def near(self, block: bytes) -> Iterator[tuple[bytes, Node[P]]]:
-        """Yield children by closeness of their first block to `block`: outwards from where it would stand."""
+    def near(self, block: bytes) -> Iterator[Iterator[tuple[bytes, Node[P]]]]:
+        """Yield the children on either side of where `block` would stand, each side outwards.
+
+        On one side the next child never shares more leading bytes with `block` than the one before it.
+        """
         at = bisect_left(self.keys, block)
-        for index in range(at - 1, -1, -1):
-            yield self.keys[index], self.children[index]
-        for index in range(at, len(self.keys)):
-            yield self.keys[index], self.children[index]
+        for side in (range(at - 1, -1, -1), range(at, len(self.keys))):
+            yield ((self.keys[index], self.children[index]) for index in side)
 
 
 def common_tokens(one: bytes, other: bytes) -> int:

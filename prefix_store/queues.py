@@ -1,13 +1,14 @@
 """Which idle leaf goes next: by deadline, and by pressure.
 
-Owns two lazy heaps. Knows no tree shape and no clock. Rule: a node has at most one entry a queue; its true key only
-grows (renewal, use, promotion), so an entry that is older than its node is put back with the true key when it surfaces,
-and one whose node is no longer an idle leaf is dropped. Both are O(log n) amortised.
+Owns lazy heaps. Knows no tree shape and no clock. Rule: a node has at most one entry a queue, never later than its true
+key. That key grows (renewal, use, promotion), so an entry that is older than its node is put back with the true key
+when it surfaces, and one whose node is no longer an idle leaf is dropped. Both are O(log n) amortised. Where a key
+falls, the owner discards the entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Generic, TypeVar
@@ -34,7 +35,7 @@ def by_pressure(node: Node[Any]) -> Key:
 class IdleLeaves(Generic[P]):
     """A lazy heap of idle leaves, ordered by `key`."""
 
-    def __init__(self, key: Callable[[Node[P]], Key], bit: int) -> None:
+    def __init__(self, key: Callable[[Node[P]], Key], *, bit: int) -> None:
         self._key = key
         self._bit = bit  # this queue's bit in `Node.queued`
         self._heap: list[tuple[Key, int, Node[P]]] = []
@@ -49,11 +50,18 @@ class IdleLeaves(Generic[P]):
             node.queued |= self._bit
             heappush(self._heap, (self._key(node), next(self._order), node))
 
+    def discard(self, node: Node[P]) -> None:
+        """Forget a node whose key fell, which only a write over another class can do. O(entries)."""
+        if node.queued & self._bit:
+            node.queued &= ~self._bit
+            self._heap = [entry for entry in self._heap if entry[2] is not node]
+            heapify(self._heap)
+
     def first(self) -> Node[P] | None:
         """Return the idle leaf with the smallest true key, still entered; None when there is none."""
         while self._heap:
             entered, _, node = self._heap[0]
-            if node.idle_leaf:
+            if node.idle_leaf and not node.detached:
                 true = self._key(node)
                 if true == entered:
                     return node
@@ -64,15 +72,89 @@ class IdleLeaves(Generic[P]):
                 node.queued &= ~self._bit
         return None
 
+    def renumber(self) -> None:
+        """Give every entry its true key, after many keys changed at once. O(entries)."""
+        self._heap = [(self._key(node), order, node) for _, order, node in self._heap]
+        heapify(self._heap)
+
     def trim(self, live: int) -> None:
         """Rebuild when most entries speak of nodes that are gone. `live` bounds how many can be true."""
         if len(self._heap) <= 2 * live + SLACK:
             return
         kept = []
         for entry in self._heap:
-            if entry[2].idle_leaf:
+            if entry[2].idle_leaf and not entry[2].detached:
                 kept.append(entry)
             else:
                 entry[2].queued &= ~self._bit
         self._heap = kept
         heapify(self._heap)
+
+
+class Pressure(Generic[P]):
+    """Idle leaves in the order in which pressure takes them, tenant by tenant.
+
+    Held of tenants over their share, held, promised of tenants over their share, promised. A tournament among the
+    tenants' queues finds the first of all in O(log tenants + log n) amortised; the tenants over their share are few,
+    since no more than 1 ÷ share of them can be.
+    """
+
+    def __init__(self, *, bit: int) -> None:
+        self._bit = bit
+        self._tenants: dict[str, IdleLeaves[P]] = {}
+        self._tournament: list[tuple[Key, str]] = []
+        self._entered: dict[str, Key] = {}  # each tenant's one valid entry in the tournament
+
+    def __len__(self) -> int:
+        return sum(map(len, self._tenants.values()))
+
+    def push(self, node: Node[P]) -> None:
+        """Enter an idle leaf."""
+        tenant = node.namespace.tenant
+        queue = self._tenants.get(tenant)
+        if queue is None:
+            queue = self._tenants[tenant] = IdleLeaves(by_pressure, bit=self._bit)
+        queue.push(node)
+        key = by_pressure(node)
+        if tenant not in self._entered or key < self._entered[tenant]:
+            self._enter(tenant, key)
+
+    def discard(self, node: Node[P]) -> None:
+        """Forget a node whose key fell. O(entries of its tenant)."""
+        if (queue := self._tenants.get(node.namespace.tenant)) is not None:
+            queue.discard(node)
+
+    def first(self, over: Iterable[str]) -> Node[P] | None:
+        """Return the idle leaf that goes next, when the tenants `over` hold more than their share."""
+        greedy = [node for tenant in over if (queue := self._tenants.get(tenant)) and (node := queue.first())]
+        worst = min(greedy, key=by_pressure, default=None)
+        if worst is not None and worst.kept is Kept.HELD:
+            return worst
+        first = self._first_of_all()
+        return first if worst is None or (first is not None and first.kept is Kept.HELD) else worst
+
+    def trim(self, live: int) -> None:
+        """Drop entries of nodes that are gone, where they are most."""
+        if len(self) > 2 * live + SLACK:
+            for queue in self._tenants.values():
+                queue.trim(0)
+
+    def _first_of_all(self) -> Node[P] | None:
+        while self._tournament:
+            key, tenant = self._tournament[0]
+            node = self._tenants[tenant].first() if self._entered.get(tenant) == key else None
+            if node is not None and by_pressure(node) == key:
+                return node
+            heappop(self._tournament)
+            if self._entered.get(tenant) != key:  # an older entry of a tenant that has a better one
+                continue
+            del self._entered[tenant]
+            if node is not None:
+                self._enter(tenant, by_pressure(node))
+            elif not len(self._tenants[tenant]):
+                del self._tenants[tenant]
+        return None
+
+    def _enter(self, tenant: str, key: Key) -> None:
+        self._entered[tenant] = key
+        heappush(self._tournament, (key, tenant))

@@ -9,88 +9,41 @@ Owns the nodes. Knows no torch, no clock and no blocks: the payload is whatever 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from prefix_store.chain import BlockHash, Namespace, chain, root
-from prefix_store.chain import HASH_BYTES, TOKEN_BYTES
+from prefix_store import lifetimes
+from prefix_store.census import Census
+from prefix_store.chain import HASH_BYTES, TOKEN_BYTES, BlockHash, Namespace, chain, root
+from prefix_store.leases import Lease, Match, Place, Published, Tail, TreeStats
 from prefix_store.node import Node, common_tokens
-from prefix_store.queues import IdleLeaves, by_deadline, by_pressure
+from prefix_store.queues import IdleLeaves, Pressure, by_deadline, by_pressure
+from prefix_store.reasons import Absence, Fate, Tombstones
 from prefix_store.retention import Kept, Retention
 
 P = TypeVar("P")
-
-
-@dataclass(frozen=True, slots=True)
-class Tail(Generic[P]):
-    """A block that shares its first `tokens` tokens with what follows a match, to be copied from."""
-
-    payload: P
-    tokens: int  # 1 … block_tokens − 1
-    node: Node[P]
-
-
-@dataclass(frozen=True, slots=True)
-class Match(Generic[P]):
-    """What a peek found: whole blocks, and the best partial one after them."""
-
-    tokens: int
-    payload: list[P]
-    tail: Tail[P] | None
-
-
-class Lease(Generic[P]):
-    """A hold on a path while a request works. Given by `lease`, ended by `release`; only the tree writes it."""
-
-    __slots__ = ("node", "payload", "tail", "tokens")
-
-    def __init__(self, node: Node[P], tokens: int, payload: list[P], tail: Tail[P] | None) -> None:
-        self.node = node  # where the path ends
-        self.tokens = tokens  # of the path, whole blocks
-        self.payload = payload  # what the match found, one per block
-        self.tail = tail
-
-
-@dataclass(frozen=True, slots=True)
-class Published(Generic[P]):
-    """What became of published blocks."""
-
-    payload: list[P]  # what the tree holds for them now: use this
-    spare: list[P]  # the caller's own, for blocks that the tree had already
-
-
-@dataclass(frozen=True, slots=True)
-class TreeStats:
-    """Sizes; O(1) to take."""
-
-    nodes: int
-    blocks: int  # in the tree
-    idle: int  # of these, not on any leased path
-
-
-@dataclass(frozen=True, slots=True)
-class _Place(Generic[P]):
-    """Where a walk ended: `blocks` blocks into `node`, `tokens` tokens from the root."""
-
-    node: Node[P]
-    blocks: int
-    tokens: int
+EVERY_QUEUE = 3  # both bits of `Node.queued`
 
 
 class RadixTree(Generic[P]):
     """Prefixes of many namespaces. All times are the caller's monotonic seconds."""
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, *, remember: int = 65_536) -> None:
+        """Make an empty tree; `remember` bounds the blocks of which it is known why they went."""
         self.block_tokens = block_tokens
+        self.census = Census()
+        self.tombstones = Tombstones(remember)
+        self.broken: Counter[tuple[str, str]] = Counter()  # promised blocks that went too early, by (class, tenant)
         self._stride = block_tokens * TOKEN_BYTES
         self._roots: dict[Namespace, Node[P]] = {}
-        self._expiring: IdleLeaves[P] = IdleLeaves(by_deadline, 1)
-        self._pressed: IdleLeaves[P] = IdleLeaves(by_pressure, 2)
-        self._nodes = self._blocks = self._idle = 0
+        self._detached: set[Node[P]] = set()  # tops of purged subtrees that leases keep
+        self._purges: dict[str, int] = {}  # tenant → purges so far, for leases that are older
+        self._expiring: IdleLeaves[P] = IdleLeaves(by_deadline, bit=1)
+        self._pressed: Pressure[P] = Pressure(bit=2)
 
     def peek(self, namespace: Namespace, tokens: bytes, now: float) -> Match[P]:
-        """Return the longest live prefix of `tokens`. Renews nothing and splits nothing. O(tokens + log children)."""
+        """Return the longest live prefix of `tokens`. Renews nothing and splits nothing. O(tokens + nodes)."""
         top = self._roots.get(namespace)
         if top is None:
             return Match(0, [], None)
@@ -103,21 +56,55 @@ class RadixTree(Generic[P]):
         """Take hold of the longest live prefix, renew it and every ancestor by their own classes. O(tokens + nodes)."""
         top = self._roots.get(namespace)
         if top is None:
-            top = self._roots[namespace] = Node(None, b"", root(namespace), [], None, now)
-            top.namespace = namespace
+            top = self._roots[namespace] = Node(None, b"", root(namespace), [], None, now, namespace)
         place = self._walk(top, tokens, now)
         tail = self._tail(place, tokens, now)
         end = self._split(place.node, place.blocks) if place.blocks else place.node
-        self._renew(end, now)
+        lifetimes.renew(end, now)
         self._hold(end)
         if tail is not None:
             self._hold(tail.node)
-        return Lease(end, place.tokens, self._payload_of(end), tail)
+        return Lease(end, place.tokens, self._payload_of(end), tail, self._purges.get(namespace.tenant, 0))
 
     def release_tail(self, lease: Lease[P], now: float) -> list[P]:
         """Let go of the block that was copied from. Return what is free now."""
         tail, lease.tail = lease.tail, None
         return [] if tail is None else self._let_go(tail.node, now)
+
+    def promise(self, lease: Lease[P], tokens: int, retention: Retention, now: float) -> None:
+        """Raise the whole blocks of the path's first `tokens` tokens, which must be on it, to `retention`. O(nodes).
+
+        The path is cut where the mark ends, so that what follows keeps its own times.
+        """
+        assert tokens % self.block_tokens == 0 and tokens <= lease.tokens, "a promise covers whole blocks of the path"
+        depth = lease.tokens
+        for node in list(lifetimes.path_up(lease.node)):
+            start = depth - len(node.payload) * self.block_tokens
+            if start < tokens:
+                upper = self._split(node, (tokens - start) // self.block_tokens) if depth > tokens else node
+                self._write(upper, retention, now)
+            depth = start
+        lifetimes.cap(lease.node)
+
+    def unpromised(self, lease: Lease[P], tokens: int) -> int:
+        """Return how many blocks of the first `tokens` tokens are not promised yet, missing ones included. O(nodes)."""
+        depth, promised = lease.tokens, 0
+        for node in lifetimes.path_up(lease.node):
+            start = depth - len(node.payload) * self.block_tokens
+            if node.kept is Kept.PROMISED and start < tokens:
+                promised += (min(depth, tokens) - start) // self.block_tokens
+            depth = start
+        return tokens // self.block_tokens - promised
+
+    def deadline(self, lease: Lease[P], tokens: int) -> float:
+        """Return when the leased block that ends at `tokens` expires; 0 where the path ends before. O(nodes)."""
+        depth = lease.tokens
+        for node in lifetimes.path_up(lease.node):
+            start = depth - len(node.payload) * self.block_tokens
+            if start < tokens <= depth:
+                return node.deadline
+            depth = start
+        return 0.0
 
     def publish(
         self, lease: Lease[P], tokens: bytes, payload: Sequence[P], now: float, retention: Retention
@@ -125,17 +112,17 @@ class RadixTree(Generic[P]):
         """Add the next whole blocks after the lease's end and move the lease down over them.
 
         Blocks that the tree has already are not stored twice; they are renewed, since they have been written again.
-        After the path was detached nothing is stored: the caller keeps its payload. O(tokens + nodes).
+        After a purge of the path or its tenant nothing is stored: the caller keeps its payload. O(tokens + nodes).
         """
-        if lease.node.detached:
-            return Published(list(payload), [])
+        if lease.node.detached or lease.generation != self._purges.get(lease.node.namespace.tenant, 0):
+            return Published(list(payload), [], stored=False)
         assert len(tokens) == len(payload) * self._stride, "publish takes whole blocks"
-        node, at, held = lease.node, 0, []
+        above, node, at, held = lease.node, lease.node, 0, []
         while at < len(tokens) and (child := node.child(tokens[at : at + self._stride])) is not None:
-            shared = common_tokens(child.tokens, tokens[at:]) // self.block_tokens
+            shared = common_tokens(child.tokens, tokens[at : at + len(child.tokens)]) // self.block_tokens
             if shared < len(child.payload):
                 child = self._split(child, shared)
-            self._write_again(child, retention, now)
+            self._write(child, retention, now)
             self._pin(child)
             held += child.payload
             node, at = child, at + len(child.tokens)
@@ -143,11 +130,12 @@ class RadixTree(Generic[P]):
         if fresh:
             node = self._append(node, tokens[at:], fresh, retention, now)
         lease.node, lease.tokens = node, lease.tokens + len(payload) * self.block_tokens
-        self._lift(node)
+        if payload:
+            lifetimes.lift(above, retention.deadline, node)
         return Published(held + fresh, list(payload[: len(held)]))
 
     def release(self, lease: Lease[P], now: float) -> list[P]:
-        """End a lease. Return the payload that expired or was detached meanwhile and is free now. O(nodes)."""
+        """End a lease. Return the payload that expired or was purged meanwhile and is free now. O(nodes)."""
         freed = self.release_tail(lease, now)
         return freed + self._let_go(lease.node, now)
 
@@ -155,7 +143,7 @@ class RadixTree(Generic[P]):
         """Free at most `budget` expired nodes. O(budget · log n)."""
         freed: list[P] = []
         while budget > 0 and (node := self._expiring.first()) is not None and node.deadline <= now:
-            freed += self._remove(node)
+            freed += self._expire(node)
             budget -= 1
         return freed
 
@@ -167,19 +155,74 @@ class RadixTree(Generic[P]):
         freed: list[P] = []
         while len(freed) < count:
             node = self._expiring.first()
-            if node is None or node.deadline > now:
-                node = self._pressed.first()
+            if node is not None and node.deadline <= now:
+                freed += self._expire(node)
+                continue
+            node = self._pressed.first(self.census.over)
             if node is None:
                 break
-            missing = count - len(freed)
-            freed += (
-                self._remove(node) if missing >= len(node.payload) or node.deadline <= now else self._cut(node, missing)
-            )
+            freed += self._press(node, count - len(freed), now)
         return freed
+
+    def absences(self, lease: Lease[P], tokens: bytes) -> list[Absence]:
+        """Say what became of the whole blocks of `tokens` after the lease's end, which it did not find. O(tokens)."""
+        missing = chain(BlockHash(lease.node.last_hash), tokens[lease.tokens * TOKEN_BYTES :], self.block_tokens)
+        return self.tombstones.explain(missing)
 
     def stats(self) -> TreeStats:
         """Return the sizes."""
-        return TreeStats(nodes=self._nodes, blocks=self._blocks, idle=self._idle)
+        return TreeStats(nodes=self.census.nodes, blocks=self.census.blocks, idle=self.census.idle)
+
+    # ---- what operators do ----
+
+    def locate(self, namespace: Namespace, tokens: bytes, now: float) -> Node[P] | None:
+        """Return the highest node of which everything below continues `tokens` as far as it is known; None: nothing is.
+
+        Cuts a run where `tokens` end inside it.
+        """
+        top = self._roots.get(namespace)
+        if top is None:
+            return None
+        place = self._walk(top, tokens, now)
+        node = self._split(place.node, place.blocks) if place.blocks else place.node
+        while node.parent is not None and node.parent.retention is not None and len(node.parent.children) == 1:
+            node = node.parent
+        return node if node.retention is not None else None
+
+    def detach(self, top: Node[P], now: float) -> list[P]:
+        """Take a subtree out of the tree. Return what is free now; leased parts follow at their release. O(nodes)."""
+        parent = top.parent
+        assert parent is not None, "a root is never detached, its children are"
+        parent.drop(top.tokens[: self._stride])
+        top.parent = None
+        for above in [*lifetimes.path_up(parent), self._roots[top.namespace]]:
+            above.leases -= top.leases
+            if not above.leases and top.leases:
+                self.census.idle += len(above.payload)
+        self._settle(parent)
+        freed: list[P] = []
+        for node in reversed(list(top.subtree())):
+            self.tombstones.bury(node.hashes, Fate.PURGED, now)
+            node.detached = True
+            if not node.leases:
+                freed += self._remove(node)
+        if top.leases:
+            self._detached.add(top)
+        return freed
+
+    def forbid(self, tenants: Iterable[str]) -> None:
+        """After a purge: requests of these tenants that are under way may not publish what was purged."""
+        for tenant in tenants:
+            self._purges[tenant] = self._purges.get(tenant, 0) + 1
+
+    def shorten(self, terms: Callable[[Namespace], tuple[float | None, float]], now: float) -> None:
+        """Apply lowered policies to every node: `terms` gives a namespace's (held, longest) TTL, in s. O(nodes)."""
+        nodes = [node for node in self.nodes() if not node.detached]
+        for node, deadline in lifetimes.shortened(nodes, terms, now).items():
+            node.shortened = node.shortened or deadline < node.deadline
+            node.retention = lifetimes.limited(node, *terms(node.namespace)) or node.retention
+            node.deadline = min(node.deadline, deadline)
+        self._expiring.renumber()
 
     def payloads(self) -> Iterator[P]:
         """Yield every block's payload."""
@@ -187,20 +230,24 @@ class RadixTree(Generic[P]):
             yield from node.payload
 
     def nodes(self) -> Iterator[Node[P]]:
-        """Yield every node with blocks, parents first."""
-        stack = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            stack += node.children
-            if node.parent is not None:
-                yield node
+        """Yield every node with blocks, parents first, purged ones that leases keep last."""
+        for top in [*self._roots.values(), *self._detached]:
+            yield from (node for node in top.subtree() if node.retention is not None)
 
     def check(self) -> None:
         """Raise if any invariant is broken. O(tokens)."""
         nodes = list(self.nodes())
-        assert len(nodes) == self._nodes, "a node was lost"
-        assert sum(len(node.payload) for node in nodes) == self._blocks, "a block was lost"
-        assert sum(len(node.payload) for node in nodes if not node.leases) == self._idle, "idle blocks are miscounted"
+        census = self.census
+        blocks = Counter[str]()
+        promised = Counter[str]()
+        for node in nodes:
+            blocks[node.namespace.tenant] += len(node.payload)
+            promised[node.namespace.tenant] += len(node.payload) * (node.kept is Kept.PROMISED)
+        assert len(nodes) == census.nodes, "a node was lost"
+        assert sum(blocks.values()) == census.blocks and +blocks == +census.by_tenant, "a block was lost"
+        assert +promised == +census.promised, "promised blocks are miscounted"
+        assert sum(len(node.payload) for node in nodes if not node.leases) == census.idle, "idle blocks are miscounted"
+        assert self.tombstones.blocks == sum(stone.blocks for stone in self.tombstones), "tombstones are miscounted"
         for namespace, top in self._roots.items():
             assert top.children or top.leases, "an empty root stays"
             assert top.hashes == root(namespace), "a root has another namespace's hash"
@@ -212,15 +259,22 @@ class RadixTree(Generic[P]):
             assert all(child.parent is node for child in node.children), "a child has another parent"
             assert node.leases >= sum(child.leases for child in node.children), "a lease is not counted above"
         for node in nodes:
-            assert node.payload, "a node without blocks"
-            assert len(node.tokens) == len(node.payload) * self._stride, "tokens and payload disagree"
-            assert node.hashes == chain(BlockHash(node.parent.last_hash), node.tokens, self.block_tokens), (
-                "a broken chain"
-            )
-            assert node.deadline <= node.parent.deadline, "a parent would go before its child"
-            assert not node.idle_leaf or node.queued == 3, "an idle leaf is in no queue"
+            self._check_node(node)
 
-    def _walk(self, top: Node[P], tokens: bytes, now: float) -> _Place[P]:
+    def _check_node(self, node: Node[P]) -> None:
+        assert node.payload, "a node without blocks"
+        assert len(node.tokens) == len(node.payload) * self._stride, "tokens and payload disagree"
+        assert len(node.hashes) == len(node.payload) * HASH_BYTES, "hashes and payload disagree"
+        if node.detached:
+            assert node.leases or node.children, "a purged node stays without a lease"
+            return
+        assert node.parent is not None, "a node without a parent"
+        expected = chain(BlockHash(node.parent.last_hash), node.tokens, self.block_tokens)
+        assert node.hashes == expected, "a broken chain"
+        assert node.deadline <= node.parent.deadline, "a parent would go before its child"
+        assert not node.idle_leaf or node.queued == EVERY_QUEUE, "an idle leaf is in no queue"
+
+    def _walk(self, top: Node[P], tokens: bytes, now: float) -> Place[P]:
         """Follow `tokens` through live nodes as far as whole blocks agree."""
         node, at, stride = top, 0, self._stride
         end = len(tokens) - len(tokens) % stride
@@ -231,11 +285,11 @@ class RadixTree(Generic[P]):
             size = len(child.tokens)
             if size > stride and tokens[at : at + size] != child.tokens:
                 blocks = common_tokens(child.tokens, tokens[at:end]) // self.block_tokens
-                return _Place(child, blocks, (at + blocks * stride) // TOKEN_BYTES)
+                return Place(child, blocks, (at + blocks * stride) // TOKEN_BYTES)
             node, at = child, at + size
-        return _Place(node, 0, at // TOKEN_BYTES)
+        return Place(node, 0, at // TOKEN_BYTES)
 
-    def _tail(self, place: _Place[P], tokens: bytes, now: float) -> Tail[P] | None:
+    def _tail(self, place: Place[P], tokens: bytes, now: float) -> Tail[P] | None:
         """Return the live block that shares most leading tokens with what follows the match."""
         wanted = tokens[place.tokens * TOKEN_BYTES :][: self._stride]
         if len(wanted) < TOKEN_BYTES:
@@ -245,12 +299,13 @@ class RadixTree(Generic[P]):
             shared = min(common_tokens(rest, wanted), self.block_tokens - 1)
             return Tail(place.node.payload[place.blocks], shared, place.node) if shared else None
         best: Tail[P] | None = None
-        for key, child in place.node.near(wanted):
-            shared = min(common_tokens(key, wanted), self.block_tokens - 1)
-            if shared <= (best.tokens if best else 0):
-                continue
-            if child.deadline > now:
-                best = Tail(child.payload[0], shared, child)
+        for side in place.node.near(wanted):
+            for key, child in side:
+                shared = min(common_tokens(key, wanted), self.block_tokens - 1)
+                if shared <= (best.tokens if best else 0):
+                    break  # those further out share no more
+                if child.deadline > now:
+                    best = Tail(child.payload[0], shared, child)
         return best
 
     def _payload_of(self, node: Node[P] | None) -> list[P]:
@@ -266,8 +321,6 @@ class RadixTree(Generic[P]):
 
         The lower half stays the same object, so leases and queue entries that speak of it stay true.
         """
-        if blocks == len(node.payload):
-            return node
         parent, cut = node.parent, blocks * self._stride
         assert parent is not None and 0 < blocks < len(node.payload)
         upper = Node(
@@ -277,7 +330,9 @@ class RadixTree(Generic[P]):
             node.payload[:blocks],
             node.retention,
             node.used,
+            node.namespace,
         )
+        upper.born, upper.renewed, upper.shortened = node.born, node.renewed, node.shortened
         upper.deadline, upper.kept, upper.reads, upper.leases = node.deadline, node.kept, node.reads, node.leases
         key = node.tokens[: self._stride]
         parent.drop(key)
@@ -288,72 +343,34 @@ class RadixTree(Generic[P]):
             node.payload[blocks:],
         )
         upper.attach(node, node.tokens[: self._stride])
-        self._nodes += 1
+        self.census.nodes += 1
         return upper
 
     def _append(self, node: Node[P], tokens: bytes, payload: list[P], retention: Retention, now: float) -> Node[P]:
         """Add fresh blocks below `node`, whose one lease is the writer's; return the new end, leased."""
         hashes = chain(BlockHash(node.last_hash), tokens, self.block_tokens)
-        self._blocks += len(payload)
-        if node.retention is retention and node.leases == 1 and not node.children:  # the same request goes on writing
+        self.tombstones.forget(hashes[:HASH_BYTES])
+        if node.leases == 1 and not node.children and _as_written(node, retention):  # the same request goes on
             node.tokens += tokens
             node.hashes += hashes
             node.payload += payload
             node.used = now
+            self.census.add(node, len(payload))
             return node
-        child = Node(node, tokens, hashes, payload, retention, now)
-        child.leases = 1
+        child = Node(node, tokens, hashes, payload, retention, now, node.namespace)
+        child.renewed, child.leases = retention.since, 1
         node.attach(child, tokens[: self._stride])
-        self._nodes += 1
+        self.census.nodes += 1
+        self.census.add(child, len(payload))
         return child
 
-    def _write_again(self, node: Node[P], retention: Retention, now: float) -> None:
-        """A block that exists was computed again: the longer-lived class holds, a shorter one never shortens."""
-        if node.deadline <= now or retention.deadline > node.deadline or node.retention is None:
-            node.retention = retention
-        node.kept = max(node.kept, retention.kept) if node.deadline > now else retention.kept
-        node.deadline = max(node.deadline, retention.deadline)
-        node.used = now
-
-    def _renew(self, node: Node[P], now: float) -> None:
-        """Renew a path from its end up, each node by its own class; a parent never ends before its child."""
-        below = 0.0
-        fixed = False
-        at: Node[P] | None = node
-        while at is not None and at.retention is not None:
-            if at.retention.sliding:
-                at.deadline = below = max(at.deadline, now + at.retention.ttl_s, below)
-            else:
-                fixed = fixed or at.deadline < below
-                below = at.deadline
-            at.used = now
-            at.reads += 1
-            at = at.parent
-        if fixed:
-            self._cap(node)
-
-    def _lift(self, node: Node[P]) -> None:
-        """After a write: parents that would end before the node are lifted to it; fixed ones cap it instead."""
-        parent = node.parent
-        fixed = False
-        while parent is not None and parent.retention is not None and parent.deadline < node.deadline:
-            if parent.retention.sliding:
-                parent.deadline = node.deadline
-            else:
-                fixed = True
-            parent = parent.parent
-        if fixed:
-            self._cap(node)
-
-    def _cap(self, node: Node[P]) -> None:
-        """No node of the path outlives its parent."""
-        path = []
-        at: Node[P] | None = node
-        while at is not None:
-            path.append(at)
-            at = at.parent
-        for parent, child in zip(path[::-1], path[-2::-1], strict=False):
-            child.deadline = min(child.deadline, parent.deadline)
+    def _write(self, node: Node[P], retention: Retention, now: float) -> None:
+        """Take note that an existing block was written again or asked for."""
+        before, kept = by_pressure(node), node.kept
+        lifetimes.write(node, retention, now)
+        self.census.keep(node, kept)
+        if by_pressure(node) < before:
+            self._pressed.discard(node)
 
     def _hold(self, node: Node[P]) -> None:
         """Count a lease on a node and everything above it."""
@@ -364,7 +381,7 @@ class RadixTree(Generic[P]):
 
     def _pin(self, node: Node[P]) -> None:
         if not node.leases:
-            self._idle -= len(node.payload)
+            self.census.idle -= len(node.payload)
         node.leases += 1
 
     def _let_go(self, node: Node[P], now: float) -> list[P]:
@@ -374,46 +391,66 @@ class RadixTree(Generic[P]):
             at.leases -= 1
             at.used = max(at.used, now)
             if not at.leases:
-                self._idle += len(at.payload)
+                self.census.idle += len(at.payload)
             at = at.parent
         freed: list[P] = []
         at = node
         while at is not None and at.idle_leaf and (at.detached or at.deadline <= now):
             parent = at.parent
-            freed += self._remove(at)
+            freed += self._remove(at) if at.detached else self._expire(at)
             at = parent
         if not freed:  # else each removal settled the node above it
             self._settle(node)
         return freed
 
     def _settle(self, node: Node[P]) -> None:
-        """A node that may have become idle: queue it, or drop an empty root."""
+        """Queue a node that has become an idle leaf; drop a root that has become empty."""
         if node.idle_leaf:
-            self._expiring.push(node)
-            self._pressed.push(node)
-        elif node.namespace is not None and not node.children and not node.leases:
+            if not node.detached:
+                self._expiring.push(node)
+                self._pressed.push(node)
+        elif node.retention is None and not node.children and not node.leases:
             del self._roots[node.namespace]
+
+    def _expire(self, node: Node[P]) -> list[P]:
+        """Remove an idle leaf whose time is up, and remember when that was."""
+        self.tombstones.bury(node.hashes, Fate.POLICY_CHANGED if node.shortened else Fate.EXPIRED, node.deadline)
+        return self._remove(node)
+
+    def _press(self, node: Node[P], blocks: int, now: float) -> list[P]:
+        """Remove an idle leaf before its time, or its last `blocks` blocks if it has more, and remember that."""
+        keep = max(0, len(node.payload) - blocks)
+        gone = len(node.payload) - keep
+        fate = Fate.EVICTED
+        if node.kept is Kept.PROMISED:
+            fate = Fate.BROKEN_PROMISE
+            self.broken[node.retention.klass if node.retention else "", node.namespace.tenant] += gone
+        self.tombstones.bury(node.hashes[keep * HASH_BYTES :], fate, now)
+        if not keep:
+            return self._remove(node)
+        freed, node.payload = node.payload[keep:], node.payload[:keep]
+        node.tokens, node.hashes = node.tokens[: keep * self._stride], node.hashes[: keep * HASH_BYTES]
+        self.census.add(node, -gone)
+        return freed
 
     def _remove(self, node: Node[P]) -> list[P]:
         """Take an idle leaf out of the tree; return its payload."""
         parent = node.parent
-        assert parent is not None and node.idle_leaf
-        parent.drop(node.tokens[: self._stride])
-        node.parent = None
-        self._nodes -= 1
-        self._blocks -= len(node.payload)
-        self._idle -= len(node.payload)
-        self._settle(parent)
-        self._expiring.trim(self._nodes)
-        self._pressed.trim(self._nodes)
+        assert node.idle_leaf
+        self.census.nodes -= 1
+        self.census.add(node, -len(node.payload))
+        if parent is None:
+            self._detached.discard(node)
+        else:
+            parent.drop(node.tokens[: self._stride])
+            node.parent = None
+            self._settle(parent)
+        node.detached = True  # no queue offers it any more
+        self._expiring.trim(self.census.nodes)
+        self._pressed.trim(self.census.nodes)
         return node.payload
 
-    def _cut(self, node: Node[P], blocks: int) -> list[P]:
-        """Take the last `blocks` blocks off an idle leaf that has more."""
-        keep = len(node.payload) - blocks
-        freed = node.payload[keep:]
-        node.tokens, node.hashes = node.tokens[: keep * self._stride], node.hashes[: keep * HASH_BYTES]
-        node.payload = node.payload[:keep]
-        self._blocks -= blocks
-        self._idle -= blocks
-        return freed
+
+def _as_written(node: Node[P], retention: Retention) -> bool:
+    """Whether what holds for `node` is no more than what its writer asked for: neither a read nor a twin raised it."""
+    return node.retention is retention and node.deadline <= retention.deadline and node.kept is retention.kept

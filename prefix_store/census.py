@@ -1,0 +1,57 @@
+"""What the tree holds, counted as it changes: blocks in all, idle, by tenant, promised.
+
+Owns the counters. Rule: every number equals what a walk over the tree would count; `RadixTree.check` proves it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from prefix_store.node import Node
+from prefix_store.retention import Kept
+
+
+class Census:
+    """Counters that only the tree writes. Each change is O(1)."""
+
+    def __init__(self) -> None:
+        self.nodes = 0
+        self.blocks = 0
+        self.idle = 0  # blocks on no leased path
+        self.by_tenant: Counter[str] = Counter()  # blocks
+        self.promised: Counter[str] = Counter()  # promised blocks by tenant
+        self.over: set[str] = set()  # tenants that hold more than their share
+        self._shares: dict[str, int] = {}  # blocks
+        self._share: int | None = None  # of every other tenant; None: no bound
+
+    def set_shares(self, share: int | None, by_tenant: dict[str, int]) -> None:
+        """Bound what tenants hold, in blocks; those over it go first under pressure."""
+        self._share, self._shares = share, by_tenant
+        for tenant in self.by_tenant:
+            self._weigh(tenant)
+
+    def add(self, node: Node[Any], blocks: int) -> None:
+        """Count blocks that came to a node, or with a negative number that went from it."""
+        tenant = node.namespace.tenant
+        self.blocks += blocks
+        self.by_tenant[tenant] += blocks
+        if not node.leases:
+            self.idle += blocks
+        if node.kept is Kept.PROMISED:
+            self.promised[tenant] += blocks
+        if not self.by_tenant[tenant]:
+            del self.by_tenant[tenant], self.promised[tenant]
+        self._weigh(tenant)
+
+    def keep(self, node: Node[Any], before: Kept) -> None:
+        """Count a node that was promised or is no longer."""
+        if node.kept is not before:
+            self.promised[node.namespace.tenant] += len(node.payload) * (1 if node.kept is Kept.PROMISED else -1)
+
+    def _weigh(self, tenant: str) -> None:
+        share = self._shares.get(tenant, self._share)
+        if share is not None and self.by_tenant.get(tenant, 0) > share:
+            self.over.add(tenant)
+        else:
+            self.over.discard(tenant)
