@@ -17,6 +17,7 @@ class Census:
 
     def __init__(self) -> None:
         self.nodes = 0
+        self.nodes_of: Counter[str] = Counter()  # by tenant
         self.blocks = 0
         self.idle = 0  # blocks on no leased path
         self.by_tenant: Counter[str] = Counter()  # blocks
@@ -43,6 +44,19 @@ class Census:
         if not self.by_tenant[tenant]:
             del self.by_tenant[tenant], self.promised[tenant]
         self._weigh(tenant)
+
+    def come(self, node: Node[Any]) -> None:
+        """Count a new node; its blocks are counted apart."""
+        self.nodes += 1
+        self.nodes_of[node.namespace.tenant] += 1
+
+    def go(self, node: Node[Any]) -> None:
+        """Count a node that went, with its blocks."""
+        self.add(node, -len(node.payload))
+        self.nodes -= 1
+        self.nodes_of[node.namespace.tenant] -= 1
+        if not self.nodes_of[node.namespace.tenant]:
+            del self.nodes_of[node.namespace.tenant]
 
     def keep(self, node: Node[Any], before: Kept) -> None:
         """Count a node that was promised or is no longer."""

@@ -1,15 +1,15 @@
 """Which idle leaf goes next: by deadline, and by pressure.
 
-Owns lazy heaps. Knows no tree shape and no clock. Rule: a node has at most one entry a queue, never later than its true
-key. That key grows (renewal, use, promotion), so an entry that is older than its node is put back with the true key
-when it surfaces, and one whose node is no longer an idle leaf is dropped. Both are O(log n) amortised. Where a key
+Owns lazy heaps. Knows no tree shape and no clock. Rule: a node has at most one entry a queue, never later than its
+true key. That key grows (renewal, use, promotion), so an entry that is older than its node is put back with the true
+key when it surfaces, and one whose node is no longer an idle leaf is dropped. Both are O(log n) amortised. Where a key
 falls, the owner discards the entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,10 @@ from prefix_store.retention import Kept
 
 P = TypeVar("P")
 Key = tuple[float, ...]
-SLACK = 64  # dead entries that are not worth a rebuild
+Entry = tuple[Any, ...]  # the key's parts, a serial number that breaks ties, the node: flat, so that it compares fast
+CROWDED = 1.33  # entries for each node of the tree, beyond which those of nodes that are gone are cleared out
+SLACK = 32  # entries that are not worth it
+MOVED = 6  # entries looked at for each node that goes; with CROWDED it keeps a queue below 2 · nodes + 64
 
 
 def by_deadline(node: Node[Any]) -> Key:
@@ -38,57 +41,68 @@ class IdleLeaves(Generic[P]):
     def __init__(self, key: Callable[[Node[P]], Key], *, bit: int) -> None:
         self._key = key
         self._bit = bit  # this queue's bit in `Node.queued`
-        self._heap: list[tuple[Key, int, Node[P]]] = []
+        self._heap: list[Entry] = []
+        self._aged: list[Entry] = []  # another heap, moved over into the first one without nodes that are gone
         self._order = count()  # ties go in the order of arrival; nodes are never compared
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) + len(self._aged)
 
     def push(self, node: Node[P]) -> None:
         """Enter an idle leaf; one that is entered already stays where it is."""
         if not node.queued & self._bit:
             node.queued |= self._bit
-            heappush(self._heap, (self._key(node), next(self._order), node))
+            heappush(self._heap, (*self._key(node), next(self._order), node))
 
     def discard(self, node: Node[P]) -> None:
         """Forget a node whose key fell, which only a write over another class can do. O(entries)."""
         if node.queued & self._bit:
             node.queued &= ~self._bit
-            self._heap = [entry for entry in self._heap if entry[2] is not node]
-            heapify(self._heap)
+            for heap in (self._heap, self._aged):
+                heap[:] = [entry for entry in heap if entry[-1] is not node]
+                heapify(heap)
 
     def first(self) -> Node[P] | None:
         """Return the idle leaf with the smallest true key, still entered; None when there is none."""
-        while self._heap:
-            entered, _, node = self._heap[0]
-            if node.idle_leaf and not node.detached:
-                true = self._key(node)
-                if true == entered:
-                    return node
-                heappop(self._heap)
-                heappush(self._heap, (true, next(self._order), node))
-            else:
-                heappop(self._heap)
-                node.queued &= ~self._bit
-        return None
+        top = self._top(self._heap)
+        if self._aged and (other := self._top(self._aged)) is not None:
+            top = other if top is None else min(top, other)
+        node: Node[P] | None = None if top is None else top[-1]
+        return node
+
+    def trim(self, live: int) -> None:
+        """Clear out nodes that are gone when there are too many for `live` ones; called for each that goes. O(log n).
+
+        Any heap stays one without its last entry, so an aged heap is moved over from its end, a few entries at a time:
+        no removal ever waits for a rebuild of everything.
+        """
+        if not self._aged and len(self._heap) > CROWDED * live + SLACK:
+            self._heap, self._aged = [], self._heap
+        aged = self._aged
+        for _ in range(min(MOVED, len(aged))):
+            entry = aged.pop()
+            if not entry[-1].detached:
+                heappush(self._heap, entry)
 
     def renumber(self) -> None:
         """Give every entry its true key, after many keys changed at once. O(entries)."""
-        self._heap = [(self._key(node), order, node) for _, order, node in self._heap]
-        heapify(self._heap)
+        for heap in (self._heap, self._aged):
+            heap[:] = [(*self._key(entry[-1]), entry[-2], entry[-1]) for entry in heap]
+            heapify(heap)
 
-    def trim(self, live: int) -> None:
-        """Rebuild when most entries speak of nodes that are gone. `live` bounds how many can be true."""
-        if len(self._heap) <= 2 * live + SLACK:
-            return
-        kept = []
-        for entry in self._heap:
-            if entry[2].idle_leaf and not entry[2].detached:
-                kept.append(entry)
+    def _top(self, heap: list[Entry]) -> Entry | None:
+        """Return the smallest entry of one heap that is true, putting back or dropping those that are not."""
+        while heap:
+            top = heap[0]
+            node: Node[P] = top[-1]
+            if node.detached or not node.idle_leaf:
+                heappop(heap)
+                node.queued &= ~self._bit
+            elif (true := self._key(node)) != top[:-2]:
+                heapreplace(heap, (*true, next(self._order), node))
             else:
-                entry[2].queued &= ~self._bit
-        self._heap = kept
-        heapify(self._heap)
+                return top
+        return None
 
 
 class Pressure(Generic[P]):
@@ -133,11 +147,10 @@ class Pressure(Generic[P]):
         first = self._first_of_all()
         return first if worst is None or (first is not None and first.kept is Kept.HELD) else worst
 
-    def trim(self, live: int) -> None:
-        """Drop entries of nodes that are gone, where they are most."""
-        if len(self) > 2 * live + SLACK:
-            for queue in self._tenants.values():
-                queue.trim(0)
+    def trim(self, tenant: str, live: int) -> None:
+        """Clear out a tenant's nodes that are gone; called for each that goes. O(log n)."""
+        if (queue := self._tenants.get(tenant)) is not None:
+            queue.trim(live)
 
     def _first_of_all(self) -> Node[P] | None:
         while self._tournament:

@@ -343,7 +343,7 @@ class RadixTree(Generic[P]):
             node.payload[blocks:],
         )
         upper.attach(node, node.tokens[: self._stride])
-        self.census.nodes += 1
+        self.census.come(upper)
         return upper
 
     def _append(self, node: Node[P], tokens: bytes, payload: list[P], retention: Retention, now: float) -> Node[P]:
@@ -360,7 +360,7 @@ class RadixTree(Generic[P]):
         child = Node(node, tokens, hashes, payload, retention, now, node.namespace)
         child.renewed, child.leases = retention.since, 1
         node.attach(child, tokens[: self._stride])
-        self.census.nodes += 1
+        self.census.come(child)
         self.census.add(child, len(payload))
         return child
 
@@ -437,8 +437,7 @@ class RadixTree(Generic[P]):
         """Take an idle leaf out of the tree; return its payload."""
         parent = node.parent
         assert node.idle_leaf
-        self.census.nodes -= 1
-        self.census.add(node, -len(node.payload))
+        self.census.go(node)
         if parent is None:
             self._detached.discard(node)
         else:
@@ -446,8 +445,9 @@ class RadixTree(Generic[P]):
             node.parent = None
             self._settle(parent)
         node.detached = True  # no queue offers it any more
+        tenant = node.namespace.tenant
         self._expiring.trim(self.census.nodes)
-        self._pressed.trim(self.census.nodes)
+        self._pressed.trim(tenant, self.census.nodes_of[tenant])
         return node.payload
 
 

@@ -109,3 +109,19 @@ def test_queues_stay_bounded_under_churn(shelf):
         longest = max(len(shelf._expiring), len(shelf._pressed))
         assert longest <= 2 * shelf.stats().nodes + 64
     shelf.release(lease, now)
+
+
+def test_the_order_stands_while_a_queue_is_cleared_out(shelf):
+    """Leaves are in the right order though half of a queue was moved and nodes that are gone are still in it."""
+    used = random.Random(4).sample(range(1000), 250)
+    words = {now: chr(0x1000 + now) + "___" for now in used}  # no two begin alike, so that none is another's tail
+    for now, word in words.items():
+        shelf.put(word, float(now), retention(9000.0))
+    for name in range(150):
+        shelf.put(f"{chr(0x2000 + name)}___", 0.0, retention(10.0))
+    for _ in range(150):
+        shelf.sweep(1000.0, 1)
+    (queue,) = shelf._pressed._tenants.values()
+    assert queue._heap and queue._aged
+    evicted = [block for _ in used for block in shelf.evict(1, 1000.0)]
+    assert evicted == [words[now] for now in sorted(used)]
