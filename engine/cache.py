@@ -167,7 +167,7 @@ class PrefixCache:
         tenant, granted, reserved = request.namespace.tenant, [], 0
         policy = self.terms.govern(tenant).name
         for order in request.keep.marks if request.cached else ():
-            wanted = self.tree.unpromised(lease, order.tokens) - reserved
+            wanted = self.tree.unpromised(lease, request.tokens[: order.tokens * TOKEN_BYTES], now) - reserved
             kept = Kept.PROMISED if wanted <= self.terms.room(tenant, self.tree.census.promised) else Kept.HELD
             retention = self._retention(request, order, kept, since)
             before = self.tree.census.promised[tenant]

@@ -86,15 +86,22 @@ class RadixTree(Generic[P]):
             depth = start
         lifetimes.cap(lease.node)
 
-    def unpromised(self, lease: Lease[P], tokens: int) -> int:
-        """Return how many blocks of the first `tokens` tokens are not promised yet, missing ones included. O(nodes)."""
-        depth, promised = lease.tokens, 0
+    def unpromised(self, lease: Lease[P], tokens: bytes, now: float) -> int:
+        """Return how many whole blocks of `tokens`, a prompt's beginning, are not promised yet. O(nodes)."""
+        wanted, depth, promised = len(tokens) // self._stride, lease.tokens // self.block_tokens, 0
         for node in lifetimes.path_up(lease.node):
-            start = depth - len(node.payload) * self.block_tokens
-            if node.kept is Kept.PROMISED and start < tokens:
-                promised += (min(depth, tokens) - start) // self.block_tokens
+            start = depth - len(node.payload)
+            if node.kept is Kept.PROMISED:
+                promised += max(0, min(depth, wanted) - start)
             depth = start
-        return tokens // self.block_tokens - promised
+        node, at = lease.node, lease.tokens * TOKEN_BYTES
+        while at < len(tokens) and (child := node.child(tokens[at : at + self._stride])) and child.deadline > now:
+            shared = common_tokens(child.tokens, tokens[at : at + len(child.tokens)]) // self.block_tokens
+            promised += shared if child.kept is Kept.PROMISED else 0
+            if shared < len(child.payload):
+                break
+            node, at = child, at + len(child.tokens)
+        return wanted - promised
 
     def deadline(self, lease: Lease[P], tokens: int) -> float:
         """Return when the leased block that ends at `tokens` expires; 0 where the path ends before. O(nodes)."""
