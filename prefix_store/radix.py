@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from prefix_store.chain import BlockHash, Namespace, chain, root
-from prefix_store.chain import HASH_BYTES, TOKEN_BYTES
+from prefix_store.chain import HASH_BYTES, TOKEN_BYTES, BlockHash, Namespace, chain, root
 from prefix_store.node import Node, common_tokens
 from prefix_store.queues import IdleLeaves, by_deadline, by_pressure
-from prefix_store.retention import Kept, Retention
+from prefix_store.retention import Retention
 
 P = TypeVar("P")
+EVERY_QUEUE = 3  # both bits of `Node.queued`
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class RadixTree(Generic[P]):
         self.block_tokens = block_tokens
         self._stride = block_tokens * TOKEN_BYTES
         self._roots: dict[Namespace, Node[P]] = {}
-        self._expiring: IdleLeaves[P] = IdleLeaves(by_deadline, 1)
-        self._pressed: IdleLeaves[P] = IdleLeaves(by_pressure, 2)
+        self._expiring: IdleLeaves[P] = IdleLeaves(by_deadline, bit=1)
+        self._pressed: IdleLeaves[P] = IdleLeaves(by_pressure, bit=2)
         self._nodes = self._blocks = self._idle = 0
 
     def peek(self, namespace: Namespace, tokens: bytes, now: float) -> Match[P]:
@@ -212,13 +212,13 @@ class RadixTree(Generic[P]):
             assert all(child.parent is node for child in node.children), "a child has another parent"
             assert node.leases >= sum(child.leases for child in node.children), "a lease is not counted above"
         for node in nodes:
-            assert node.payload, "a node without blocks"
+            assert node.parent is not None and node.payload, "a node without parent or blocks"
             assert len(node.tokens) == len(node.payload) * self._stride, "tokens and payload disagree"
             assert node.hashes == chain(BlockHash(node.parent.last_hash), node.tokens, self.block_tokens), (
                 "a broken chain"
             )
             assert node.deadline <= node.parent.deadline, "a parent would go before its child"
-            assert not node.idle_leaf or node.queued == 3, "an idle leaf is in no queue"
+            assert not node.idle_leaf or node.queued == EVERY_QUEUE, "an idle leaf is in no queue"
 
     def _walk(self, top: Node[P], tokens: bytes, now: float) -> _Place[P]:
         """Follow `tokens` through live nodes as far as whole blocks agree."""
@@ -308,7 +308,7 @@ class RadixTree(Generic[P]):
         return child
 
     def _write_again(self, node: Node[P], retention: Retention, now: float) -> None:
-        """A block that exists was computed again: the longer-lived class holds, a shorter one never shortens."""
+        """Take note that an existing block was computed again: the longer class holds, a shorter one never shortens."""
         if node.deadline <= now or retention.deadline > node.deadline or node.retention is None:
             node.retention = retention
         node.kept = max(node.kept, retention.kept) if node.deadline > now else retention.kept
@@ -387,7 +387,7 @@ class RadixTree(Generic[P]):
         return freed
 
     def _settle(self, node: Node[P]) -> None:
-        """A node that may have become idle: queue it, or drop an empty root."""
+        """Queue a node that has become an idle leaf; drop a root that has become empty."""
         if node.idle_leaf:
             self._expiring.push(node)
             self._pressed.push(node)

@@ -43,7 +43,8 @@ def submit(request_id: str, *, max_tokens: int = 4, sampling: Sampling = GREEDY)
 
 async def answer(client: EngineClient, request: Submit) -> tuple[list[int], int]:
     """Return the answer's tokens and how many prompt tokens were read."""
-    tokens, read = [], 0
+    tokens: list[int] = []
+    read = 0
     with client.open(request) as ticket:
         async for delta in ticket:
             tokens += delta.tokens

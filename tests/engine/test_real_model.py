@@ -60,7 +60,8 @@ def rendered(tokenizer, *turns: tuple[str, str]) -> list[int]:
     """A conversation as the model reads it."""
     messages = [{"role": role, "content": content} for role, content in turns]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return tokenizer.encode(text, add_special_tokens=False)
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
 
 
 @torch.inference_mode()

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.messages import Abort, Delta, ModelCard, Prefilled, Refused, Sampling, Submit
+from engine.messages import Abort, Delta, ModelCard, Refused, Sampling, Submit
 from engine.model import PAGED, PagedModel, register
 from engine.runner import Runner
 from engine.scheduler import Chunk
@@ -114,6 +115,7 @@ class ScriptedRunner:
         sampled = []
         for chunk in chunks:
             tokens = np.frombuffer(bytes(chunk.sequence.tokens), dtype="<u4").tolist()
+            assert chunk.sequence.hold is not None
             table = chunk.sequence.hold.table
             where = [slot + at for slot, count in table.extents(chunk.start + chunk.count) for at in range(count)]
             marks = prefix_marks(tokens[: chunk.start + chunk.count])
@@ -153,8 +155,8 @@ class Answer:
     """What a client would have seen."""
 
     tokens: list[int] = field(default_factory=list)
-    prefilled: Prefilled | None = None
-    finished: object = None
+    prefilled: Any = None  # Prefilled once known; Any spares each test an assertion that it is
+    finished: Any = None  # Finished once known
     refused: Refused | None = None
 
     @property
@@ -167,7 +169,7 @@ class Bench:
 
     def __init__(
         self,
-        runner: Runner | ScriptedRunner | None = None,
+        runner: Any = None,  # a Runner or a ScriptedRunner; made from `module` when that is given
         *,
         module: LlamaForCausalLM | None = None,
         blocks: int = 64,
@@ -204,12 +206,10 @@ class Bench:
             dtype="float32",
             device="cpu",
         )
-        self.core = EngineCore(config, card, runner, self.clock)
+        self.core = EngineCore(config, card, self.runner, self.clock)
         self.answers: dict[str, Answer] = {}
 
-    def submit(
-        self, prompt: Iterable[int], *, max_tokens: int = 3, sampling: Sampling = GREEDY, **extra: object
-    ) -> str:
+    def submit(self, prompt: Iterable[int], *, max_tokens: int = 3, sampling: Sampling = GREEDY, **extra: Any) -> str:
         request_id = f"r{len(self.answers)}"
         self.answers[request_id] = Answer()
         packed = np.asarray(list(prompt), dtype="<u4").tobytes()
@@ -242,13 +242,14 @@ class Bench:
             self.step()
         raise AssertionError(f"not done after {limit} steps: a deadlock")
 
-    def ask(self, prompt: Iterable[int], **extra: object) -> Answer:
+    def ask(self, prompt: Iterable[int], **extra: Any) -> Answer:
         request_id = self.submit(prompt, **extra)
         self.run()
         return self.answers[request_id]
 
     def first_logits(self, request_id: str) -> Tensor:
-        return self.runner.first_logits[request_id]
+        logits: Tensor = self.runner.first_logits[request_id]
+        return logits
 
 
 def close(one: Tensor, other: Tensor, tolerance: float = 1e-4) -> bool:

@@ -1,0 +1,1 @@
+"""The prefix store: chain, retention and tree, against a slow truth."""

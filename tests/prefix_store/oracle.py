@@ -1,0 +1,176 @@
+"""The slow truth of the prefix store: a dictionary from token tuples to blocks, and every rule written out naively.
+
+It has no runs, no splits, no queues and no hashes: one entry a block, found by all the tokens before it. Where several
+blocks may rightly go first it does not choose, it judges what the tree chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from prefix_store.chain import Namespace
+from prefix_store.retention import Kept, Retention
+
+Tokens = tuple[int, ...]
+Key = tuple[Namespace, Tokens]  # all tokens from the start of the prompt to the block's end
+
+
+@dataclass
+class Block:
+    """One block and what holds for it."""
+
+    payload: int
+    retention: Retention
+    kept: Kept
+    deadline: float
+    used: float
+    holds: int = 0
+
+
+class Oracle:
+    """What a tree of `block_tokens` a block must answer."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self.blocks: dict[Key, Block] = {}
+
+    def match(self, namespace: Namespace, tokens: Tokens, now: float) -> Tokens:
+        """Return the longest prefix of whole blocks that all live."""
+        end: Tokens = ()
+        for at in range(self.block_tokens, len(tokens) + 1, self.block_tokens):
+            block = self.blocks.get((namespace, tokens[:at]))
+            if block is None or now >= block.deadline:
+                break
+            end = tokens[:at]
+        return end
+
+    def payload(self, namespace: Namespace, end: Tokens) -> list[int]:
+        """Return the payload of every block up to `end`."""
+        return [block.payload for block in self._path(namespace, end)]
+
+    def tails(self, namespace: Namespace, tokens: Tokens, now: float) -> dict[int, int]:
+        """Return the live partial blocks after the match as payload → shared tokens, only the longest ones."""
+        end = self.match(namespace, tokens, now)
+        wanted = tokens[len(end) :]
+        shared = {}
+        for (other, path), block in self.blocks.items():
+            if other == namespace and len(path) == len(end) + self.block_tokens and path[: len(end)] == end:
+                count = min(common(path[len(end) :], wanted), self.block_tokens - 1)
+                if count and now < block.deadline:
+                    shared[block.payload] = count
+        return {payload: count for payload, count in shared.items() if count == max(shared.values())}
+
+    def renew(self, namespace: Namespace, end: Tokens, now: float) -> None:
+        """A read up to `end`: each sliding block asks for its own time again, then the path is made consistent."""
+        path = self._path(namespace, end)
+        for block in path:
+            block.used = now
+            if block.retention.sliding:
+                block.deadline = max(block.deadline, now + block.retention.ttl_s)
+        self._agree(path)
+
+    def hold(self, namespace: Namespace, end: Tokens) -> None:
+        """Nothing up to `end` may go."""
+        for block in self._path(namespace, end):
+            block.holds += 1
+
+    def let_go(self, namespace: Namespace, end: Tokens, now: float) -> list[int]:
+        """Undo one `hold`; return what expired meanwhile and goes now, from the end up."""
+        for block in self._path(namespace, end):
+            block.holds -= 1
+            block.used = max(block.used, now)
+        freed = []
+        while end and self._idle_leaf((namespace, end)) and self.blocks[namespace, end].deadline <= now:
+            freed.append(self.blocks.pop((namespace, end)).payload)
+            end = end[: -self.block_tokens]
+        return freed
+
+    def publish(
+        self, namespace: Namespace, end: Tokens, tokens: Tokens, payload: Sequence[int], now: float, retention: Retention
+    ) -> tuple[list[int], list[int]]:
+        """Write the blocks after a held `end` and hold them too. Return what the store has for them, and the spare."""
+        kept, spare = [], []
+        for index, mine in enumerate(payload):
+            key = (namespace, end + tokens[: (index + 1) * self.block_tokens])
+            block = self.blocks.get(key)
+            if block is None:
+                block = self.blocks[key] = Block(mine, retention, retention.kept, retention.deadline, now)
+            else:
+                spare.append(mine)
+                alive = now < block.deadline
+                block.kept = max(block.kept, retention.kept) if alive else retention.kept
+                if not alive or retention.deadline > block.deadline:
+                    block.retention = retention
+                block.deadline = max(block.deadline, retention.deadline)
+            block.holds += 1
+            kept.append(block.payload)
+        self._agree(self._path(namespace, end + tokens))
+        return kept, spare
+
+    def judge_evicted(self, freed: Sequence[int], count: int, now: float) -> None:
+        """Take out what a tree evicted, and raise unless exactly that had to go."""
+        idle = sum(not block.holds for block in self.blocks.values())
+        expired = self._take(freed, now)
+        assert len(freed) >= min(count, idle), "too little went"
+        assert len(freed) - expired <= max(0, count - expired), "more went than had to"
+
+    def judge_swept(self, freed: Sequence[int], now: float) -> None:
+        """Take out what a tree swept, and raise unless all of it was expired and nobody's."""
+        assert self._take(freed, now) == len(freed), "a live block was swept"
+
+    def sweepable(self, now: float) -> int:
+        """Return how many blocks are expired and idle leaves."""
+        return sum(self._idle_leaf(key) and block.deadline <= now for key, block in self.blocks.items())
+
+    def _take(self, freed: Iterable[int], now: float) -> int:
+        """Take blocks out one by one, each the first in order at its moment. Return how many had expired."""
+        left, expired = set(freed), 0
+        while left:
+            order = {key: self._rank(block, now) for key, block in self.blocks.items() if self._idle_leaf(key)}
+            first = min(order.values())
+            key = next(key for key in order if order[key] == first and self.blocks[key].payload in left)
+            expired += self.blocks[key].deadline <= now
+            left.remove(self.blocks.pop(key).payload)
+        return expired
+
+    def _rank(self, block: Block, now: float) -> tuple[float, ...]:
+        """What goes first: expired, then held by least recent use, then promised by priority and least recent use."""
+        if block.deadline <= now:
+            return (0, block.deadline)
+        if block.kept is Kept.HELD:
+            return (1, block.used)
+        return (2, block.retention.priority, block.used)
+
+    def _agree(self, path: Sequence[Block]) -> None:
+        """No block outlives a fixed one above it; a sliding one lives at least as long as whatever is below it."""
+        cap = inf
+        for block in path:
+            block.deadline = min(block.deadline, cap)
+            if not block.retention.sliding:
+                cap = block.deadline
+        below = -inf
+        for block in reversed(path):
+            if block.retention.sliding:
+                block.deadline = max(block.deadline, below)
+            below = max(below, block.deadline)
+
+    def _path(self, namespace: Namespace, end: Tokens) -> list[Block]:
+        stops = range(self.block_tokens, len(end) + 1, self.block_tokens)
+        return [self.blocks[namespace, end[:stop]] for stop in stops]
+
+    def _idle_leaf(self, key: Key) -> bool:
+        namespace, path = key
+        below = (other for other, longer in self.blocks if other == namespace and longer[: len(path)] == path)
+        return not self.blocks[key].holds and sum(1 for _ in below) == 1  # itself
+
+
+def common(one: Tokens, other: Tokens) -> int:
+    """Return how many leading tokens two tuples share."""
+    count = 0
+    for left, right in zip(one, other, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
