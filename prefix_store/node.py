@@ -89,13 +89,14 @@ class Node(Generic[P]):
         at = bisect_left(self.keys, key)
         del self.keys[at], self.children[at]
 
-    def near(self, block: bytes) -> Iterator[tuple[bytes, Node[P]]]:
-        """Yield children by closeness of their first block to `block`: outwards from where it would stand."""
+    def near(self, block: bytes) -> Iterator[Iterator[tuple[bytes, Node[P]]]]:
+        """Yield the children on either side of where `block` would stand, each side outwards.
+
+        On one side the next child never shares more leading bytes with `block` than the one before it.
+        """
         at = bisect_left(self.keys, block)
-        for index in range(at - 1, -1, -1):
-            yield self.keys[index], self.children[index]
-        for index in range(at, len(self.keys)):
-            yield self.keys[index], self.children[index]
+        for side in (range(at - 1, -1, -1), range(at, len(self.keys))):
+            yield ((self.keys[index], self.children[index]) for index in side)
 
 
 def common_tokens(one: bytes, other: bytes) -> int:

@@ -90,7 +90,7 @@ class RadixTree(Generic[P]):
         self._nodes = self._blocks = self._idle = 0
 
     def peek(self, namespace: Namespace, tokens: bytes, now: float) -> Match[P]:
-        """Return the longest live prefix of `tokens`. Renews nothing and splits nothing. O(tokens + log children)."""
+        """Return the longest live prefix of `tokens`. Renews nothing and splits nothing. O(tokens + nodes)."""
         top = self._roots.get(namespace)
         if top is None:
             return Match(0, [], None)
@@ -130,9 +130,9 @@ class RadixTree(Generic[P]):
         if lease.node.detached:
             return Published(list(payload), [])
         assert len(tokens) == len(payload) * self._stride, "publish takes whole blocks"
-        node, at, held = lease.node, 0, []
+        above, node, at, held = lease.node, lease.node, 0, []
         while at < len(tokens) and (child := node.child(tokens[at : at + self._stride])) is not None:
-            shared = common_tokens(child.tokens, tokens[at:]) // self.block_tokens
+            shared = common_tokens(child.tokens, tokens[at : at + len(child.tokens)]) // self.block_tokens
             if shared < len(child.payload):
                 child = self._split(child, shared)
             self._write_again(child, retention, now)
@@ -143,7 +143,8 @@ class RadixTree(Generic[P]):
         if fresh:
             node = self._append(node, tokens[at:], fresh, retention, now)
         lease.node, lease.tokens = node, lease.tokens + len(payload) * self.block_tokens
-        self._lift(node)
+        if payload:
+            self._lift(above, retention.deadline, node)
         return Published(held + fresh, list(payload[: len(held)]))
 
     def release(self, lease: Lease[P], now: float) -> list[P]:
@@ -245,12 +246,13 @@ class RadixTree(Generic[P]):
             shared = min(common_tokens(rest, wanted), self.block_tokens - 1)
             return Tail(place.node.payload[place.blocks], shared, place.node) if shared else None
         best: Tail[P] | None = None
-        for key, child in place.node.near(wanted):
-            shared = min(common_tokens(key, wanted), self.block_tokens - 1)
-            if shared <= (best.tokens if best else 0):
-                continue
-            if child.deadline > now:
-                best = Tail(child.payload[0], shared, child)
+        for side in place.node.near(wanted):
+            for key, child in side:
+                shared = min(common_tokens(key, wanted), self.block_tokens - 1)
+                if shared <= (best.tokens if best else 0):
+                    break  # those further out share no more
+                if child.deadline > now:
+                    best = Tail(child.payload[0], shared, child)
         return best
 
     def _payload_of(self, node: Node[P] | None) -> list[P]:
@@ -266,8 +268,6 @@ class RadixTree(Generic[P]):
 
         The lower half stays the same object, so leases and queue entries that speak of it stay true.
         """
-        if blocks == len(node.payload):
-            return node
         parent, cut = node.parent, blocks * self._stride
         assert parent is not None and 0 < blocks < len(node.payload)
         upper = Node(
@@ -295,7 +295,7 @@ class RadixTree(Generic[P]):
         """Add fresh blocks below `node`, whose one lease is the writer's; return the new end, leased."""
         hashes = chain(BlockHash(node.last_hash), tokens, self.block_tokens)
         self._blocks += len(payload)
-        if node.retention is retention and node.leases == 1 and not node.children:  # the same request goes on writing
+        if node.leases == 1 and not node.children and _as_written(node, retention):  # the same request goes on
             node.tokens += tokens
             node.hashes += hashes
             node.payload += payload
@@ -309,11 +309,14 @@ class RadixTree(Generic[P]):
 
     def _write_again(self, node: Node[P], retention: Retention, now: float) -> None:
         """Take note that an existing block was computed again: the longer class holds, a shorter one never shortens."""
-        if node.deadline <= now or retention.deadline > node.deadline or node.retention is None:
+        before = by_pressure(node)
+        if node.deadline <= now or retention.deadline > node.deadline:
             node.retention = retention
         node.kept = max(node.kept, retention.kept) if node.deadline > now else retention.kept
         node.deadline = max(node.deadline, retention.deadline)
         node.used = now
+        if by_pressure(node) < before:
+            self._pressed.discard(node)
 
     def _renew(self, node: Node[P], now: float) -> None:
         """Renew a path from its end up, each node by its own class; a parent never ends before its child."""
@@ -332,18 +335,15 @@ class RadixTree(Generic[P]):
         if fixed:
             self._cap(node)
 
-    def _lift(self, node: Node[P]) -> None:
-        """After a write: parents that would end before the node are lifted to it; fixed ones cap it instead."""
-        parent = node.parent
-        fixed = False
-        while parent is not None and parent.retention is not None and parent.deadline < node.deadline:
-            if parent.retention.sliding:
-                parent.deadline = node.deadline
-            else:
-                fixed = True
-            parent = parent.parent
-        if fixed:
-            self._cap(node)
+    def _lift(self, node: Node[P], deadline: float, end: Node[P]) -> None:
+        """After a write down to `end`: what is above it lives as long, up to a fixed node, which caps it instead."""
+        at: Node[P] | None = node
+        while at is not None and at.retention is not None and at.deadline < deadline:
+            if not at.retention.sliding:
+                self._cap(end)
+                return
+            at.deadline = deadline
+            at = at.parent
 
     def _cap(self, node: Node[P]) -> None:
         """No node of the path outlives its parent."""
@@ -417,3 +417,8 @@ class RadixTree(Generic[P]):
         self._blocks -= blocks
         self._idle -= blocks
         return freed
+
+
+def _as_written(node: Node[P], retention: Retention) -> bool:
+    """Whether what holds for `node` is no more than what its writer asked for: neither a read nor a twin raised it."""
+    return node.retention is retention and node.deadline <= retention.deadline and node.kept is retention.kept

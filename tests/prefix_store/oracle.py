@@ -88,7 +88,13 @@ class Oracle:
         return freed
 
     def publish(
-        self, namespace: Namespace, end: Tokens, tokens: Tokens, payload: Sequence[int], now: float, retention: Retention
+        self,
+        namespace: Namespace,
+        end: Tokens,
+        tokens: Tokens,
+        payload: Sequence[int],
+        now: float,
+        retention: Retention,
     ) -> tuple[list[int], list[int]]:
         """Write the blocks after a held `end` and hold them too. Return what the store has for them, and the spare."""
         kept, spare = [], []

@@ -86,7 +86,9 @@ def walk(dice: random.Random, steps: int) -> None:
     for _ in range(steps):
         request = dice.choice(twins.requests) if twins.requests else None
         namespace, tokens = dice.choice(SPACES), tuple(dice.choices((0, 1), k=dice.randrange(12)))
-        match dice.choices(("lease", "publish", "release", "copied", "evict", "sweep", "wait"), (5, 8, 5, 1, 1, 1, 5))[0]:
+        match dice.choices(("lease", "publish", "release", "copied", "evict", "sweep", "wait"), (5, 8, 5, 1, 1, 1, 5))[
+            0
+        ]:
             case "lease" if len(twins.requests) < 6:
                 twins.lease(namespace, tokens, dice.choice(sorted(CLASSES)))
             case "publish" if request and len(request.end) < 14:

@@ -8,7 +8,6 @@ from itertools import count
 
 from prefix_store.chain import Namespace
 from prefix_store.node import Node
-from prefix_store.queues import SLACK
 from prefix_store.radix import Lease, RadixTree
 from prefix_store.retention import Kept, Retention
 from tests.prefix_store.oracle import Oracle, Tokens
@@ -123,9 +122,7 @@ class Twins:
         """Write whole blocks after a lease."""
         mine = [next(self.names) for _ in range(len(tokens) // BLOCK)]
         got = self.tree.publish(request.lease, pack(tokens), mine, self.now, request.retention)
-        kept, spare = self.oracle.publish(
-            request.namespace, request.end, tokens, mine, self.now, request.retention
-        )
+        kept, spare = self.oracle.publish(request.namespace, request.end, tokens, mine, self.now, request.retention)
         assert (got.payload, got.spare) == (kept, spare)
         request.end += tokens
         assert request.lease.tokens == len(request.end)
@@ -165,7 +162,7 @@ class Twins:
         assert stats.blocks == len(blocks)
         assert stats.idle == sum(not block.holds for block in blocks.values())
         for queue in (self.tree._expiring, self.tree._pressed):
-            assert len(queue) <= 2 * stats.nodes + SLACK
+            assert len(queue) <= 2 * stats.nodes + 64
         for node in self.tree.nodes():
             namespace, end = place(node)
             first = len(end) - BLOCK * len(node.payload)
