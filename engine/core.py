@@ -22,7 +22,7 @@ from engine.scheduler import Chunk, Scheduler
 from engine.sequence import Sequence
 from prefix_store.chain import Namespace
 
-SWEEP_NODES = 128  # expired nodes freed between two steps; bounds how long a sweep holds the loop
+SWEEP_NODES = 64  # expired nodes freed between two steps; bounds how long a sweep holds the loop
 RETRY_AFTER_S = 1.0
 
 log = structlog.get_logger("engine")
