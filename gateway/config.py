@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from prefix_store.retention import parse_duration
-
 from gateway.errors import ConfigError
+from prefix_store.retention import parse_duration
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _MAX_PORT: Final = 65535

@@ -117,7 +117,8 @@ def explain(exchange: Exchange, earlier: Exchange | None, first: Exchange | None
         )
     if not exchange.mostly_cached:
         return (
-            f"Only the first {counted(exchange.cached_tokens)} of {exchange.prompt_tokens:,} were cached, "
+            f"Only the first {counted(exchange.cached_tokens)} of {exchange.prompt_tokens:,} "
+            f"{were(exchange.cached_tokens)} cached, "
             f"so {exchange.computed_tokens:,} were computed and the first token took "
             f"{seconds(exchange.first_token_ms)}."
         )

@@ -126,7 +126,7 @@ def test_chance_overlap_is_not_called_a_hit():
     """A few shared tokens at the start are reported as few."""
     sentence = explain(replace(COLD, cached_tokens=1, computed_tokens=2899), earlier=None, first=None)
 
-    assert sentence.startswith("Only the first 1 token of 2,900 were cached, so 2,899 were computed")
+    assert sentence.startswith("Only the first 1 token of 2,900 was cached, so 2,899 were computed")
 
 
 def test_no_gain_is_claimed_over_a_warm_first_request():
