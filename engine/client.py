@@ -111,8 +111,12 @@ class EngineClient:
                 return self.card
             if self._keeper is None or self._keeper.done():
                 raise EngineUnavailable("The engine is not running.")
-            self._changed.clear()
-            await self._changed.wait()
+            await self.changed()
+
+    async def changed(self) -> None:
+        """Wait until an engine has come, gone or been refused."""
+        self._changed.clear()
+        await self._changed.wait()
 
     @contextlib.contextmanager
     def open(self, submit: Submit) -> Iterator[Ticket]:

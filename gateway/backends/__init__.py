@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
-from engine.messages import Delta, EngineStats, ModelCard, Submit
+from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, Submit
 
 
 class Backend(Protocol):
@@ -42,6 +42,21 @@ class Backend(Protocol):
 
     async def refused(self) -> str:
         """Wait until the model turns out to be one that cannot be served, and say why. Else waits for ever."""
+
+    async def ready(self) -> None:
+        """Wait until there is an engine."""
+
+    async def lost(self) -> None:
+        """Wait until the engine that is there now is gone."""
+
+    async def set_policies(self, policies: tuple[PolicyTerms, ...], *, preview: bool = False) -> Changed:
+        """Put policies in force, or say what that would do. Raises EngineUnavailable."""
+
+    async def purge(self, **fields: Any) -> Changed:
+        """Forget entries: the fields of `engine.messages.Purge` but its number. Raises EngineUnavailable."""
+
+    async def entries(self, *, offset: int = 0, limit: int = 100, tenant: str | None = None) -> Entries:
+        """Return one page of the entries. Raises EngineUnavailable."""
 
     async def stop(self) -> None:
         """End the engine; what is open hears EngineUnavailable. May be called again."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailable, ModelRefused
-from engine.messages import Delta, EngineStats, ModelCard, Submit
+from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, Submit
 
 
 class Bundled:
@@ -65,6 +66,29 @@ class Bundled:
         except EngineUnavailable:  # stopped before it was ready
             pass
         return await asyncio.Future()
+
+    async def ready(self) -> None:
+        """Wait until there is an engine; a refused model never gives one."""
+        while self.card is None:
+            await self._client.changed()
+
+    async def lost(self) -> None:
+        """Wait until the engine that is there now is gone."""
+        life = self.restarts
+        while self.card is not None and self.restarts == life:
+            await self._client.changed()
+
+    async def set_policies(self, policies: tuple[PolicyTerms, ...], *, preview: bool = False) -> Changed:
+        """Put policies in force, or say what that would do."""
+        return await self._client.set_policies(policies, preview=preview)
+
+    async def purge(self, **fields: Any) -> Changed:
+        """Forget entries that match."""
+        return await self._client.purge(**fields)
+
+    async def entries(self, *, offset: int = 0, limit: int = 100, tenant: str | None = None) -> Entries:
+        """Return one page of the entries."""
+        return await self._client.entries(offset=offset, limit=limit, tenant=tenant)
 
     async def stop(self) -> None:
         """End the process."""
