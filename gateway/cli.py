@@ -1,4 +1,4 @@
-"""The command line: `keepwarm serve`, `keepwarm demo`, `keepwarm version`.
+"""The command line: `keepwarm serve`, `keepwarm demo`, `keepwarm config check`, `keepwarm version`.
 
 Every option comes from the table in `gateway.config`. Rule: what a person can put right is said in one line on stderr
 with exit code 2; a traceback means a bug of ours.
@@ -14,12 +14,14 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import msgspec
 import structlog
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gateway.config import SETTINGS, Settings, cache_dir, read_settings
+from gateway.config import SETTINGS, Settings, cache_dir, state_dir
+from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
 
 app = typer.Typer(
@@ -29,6 +31,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+config_app = typer.Typer(name="config", help="The configuration file.", no_args_is_help=True)
+app.add_typer(config_app)
 
 
 def _option(name: str) -> Any:
@@ -56,11 +61,13 @@ def serve(
     max_waiting: Annotated[Given, _option("max_waiting")] = None,
     step_tokens: Annotated[Given, _option("step_tokens")] = None,
     max_body: Annotated[Given, _option("max_body")] = None,
+    config: Annotated[Given, _option("config")] = None,
+    redis: Annotated[Given, _option("redis")] = None,
 ) -> None:
     """Serve a model. Set KEEPWARM_ADMIN_KEY to open the admin port beyond this machine."""
     flags = dict(locals())
     try:
-        _serve(read_settings(flags, os.environ))
+        _serve(read_configuration(flags, os.environ))
     except ConfigError as error:
         _give_up(str(error))
 
@@ -79,6 +86,27 @@ def demo(
     raise typer.Exit(show.run(url=url, as_json=json))
 
 
+@config_app.command("check")
+def config_check(
+    file: Annotated[
+        Path | None, typer.Argument(help="File to check; the one in KEEPWARM_CONFIG when not given.")
+    ] = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+) -> None:
+    """Check a configuration file and show what it comes to, and where each setting is from."""
+    from gateway import config_check as checking  # noqa: PLC0415 - only this command needs it
+
+    try:
+        checked = checking.check(file, os.environ)
+    except ConfigError as error:
+        _give_up(str(error))
+    if json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(checked)).decode())
+    else:
+        checking.show(checked, Console())
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -93,12 +121,14 @@ def main() -> None:
     app()
 
 
-def _serve(settings: Settings) -> None:
+def _serve(configuration: Configuration) -> None:
     from engine.config import EngineConfig  # noqa: PLC0415 - `--help` and wrong settings answer without these
     from gateway import app as house  # noqa: PLC0415
     from gateway.backends.bundled import Bundled  # noqa: PLC0415
     from gateway.prompt import Renderer  # noqa: PLC0415
+    from gateway.state import begin, open_state  # noqa: PLC0415
 
+    settings = configuration.settings
     _set_up_logs()
     with (
         house.bind(settings.host, settings.port, "--port") as serving,
@@ -113,10 +143,15 @@ def _serve(settings: Settings) -> None:
             step_tokens=settings.step_tokens,
             max_num_seqs=settings.max_num_seqs,
             max_waiting=settings.max_waiting,
-            ttl_s=settings.ttl,
         )
-        built = house.build_house(settings, Bundled(config), Renderer.load(folder))
-        asyncio.run(house.serve(built, serving, admin))
+        renderer = Renderer.load(folder)
+
+        async def run() -> None:
+            state = await open_state(state_dir(os.environ), os.environ, block_tokens=config.block_tokens)
+            await begin(state, ttl_s=settings.ttl)
+            await house.serve(house.build_house(settings, Bundled(config), renderer, state), serving, admin)
+
+        asyncio.run(run())
 
 
 def _find_model(settings: Settings) -> tuple[str, Path]:

@@ -1,6 +1,7 @@
 """Settings of a gateway: one table that feeds command line, environment and documents.
 
-Every value arrives as text (a flag, else the environment, else the default) and is parsed once, here.
+Every value arrives as text (a flag, else the environment, else the configuration file, else the default) and is parsed
+once, here.
 Rule: a `Settings` value that exists can be served; whatever cannot work is refused as a `ConfigError` that names the
 flag. Knows no aiohttp and starts nothing.
 """
@@ -12,10 +13,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.errors import ConfigError
+from prefix_store.redis_settings import RedisSettings
 from prefix_store.retention import parse_duration
+from prefix_store.store import StateRefused
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _MAX_PORT: Final = 65535
@@ -54,9 +58,23 @@ def parse_word(text: str) -> str:
     return text.strip()
 
 
-def _setting(default: str | None, parse: Callable[[str], object], help_: str, *, flag: bool = True) -> Any:
+def parse_redis(text: str) -> str:
+    """Take a URL that leads to a Redis: `redis://`, `rediss://` or `unix://`. What is refused is not repeated."""
+    try:
+        RedisSettings.from_url(text, secret="unused")  # noqa: S106 - only the form is read here
+    except StateRefused as error:
+        raise ValueError(str(error)) from error
+    except ValueError as error:  # from the standard library, whose words may hold the password
+        raise ValueError("expected a URL such as redis://host:6379/0") from error
+    return text
+
+
+def _setting(
+    default: str | None, parse: Callable[[str], object], help_: str, *, flag: bool = True, secret: bool = False
+) -> Any:
     value = None if default is None else parse(default)
-    return field(default=value, metadata={"default": default, "parse": parse, "help": help_, "flag": flag})
+    metadata = {"default": default, "parse": parse, "help": help_, "flag": flag, "secret": secret}
+    return field(default=value, repr=not secret, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +88,9 @@ class Settings:
     )
     admin_port: int = _setting("8001", parse_port, "Port that serves operators (/metrics).")
     model: str = _setting("smollm2-135m", parse_word, "A known name, a local folder, a .gguf file or a hub id.")
-    ttl: float = _setting("5m", parse_duration, "How long an unmarked prefix stays warm after its last use.")
+    ttl: float | None = _setting(
+        None, parse_duration, "How long an unmarked prefix stays warm after its last use; sets the policy default."
+    )
     kv_bytes: int | None = _setting(None, parse_size, "Memory for keys and values, e.g. 4GiB; measured when not given.")
     max_model_len: int | None = _setting(
         None, parse_count, "Longest prompt and answer together, in tokens; the model's own window when not given."
@@ -79,11 +99,15 @@ class Settings:
     max_waiting: int = _setting("1024", parse_count, "Requests that wait for room; one more is refused with 429.")
     step_tokens: int = _setting("1024", parse_count, "Prefill and decode tokens together in one forward pass.")
     max_body: int = _setting("32MiB", parse_size, "Largest request body; a larger one is refused with 413.")
+    config: Path | None = _setting(None, Path, "Configuration file, such as keepwarm.toml.")  # noqa: RUF009
+    redis: str | None = _setting(
+        None, parse_redis, "Redis that several gateways share, such as redis://host:6379/0.", secret=True
+    )
     cache: Path | None = _setting(  # noqa: RUF009 - a field like all others
         None, Path, "Folder for converted models; $XDG_CACHE_HOME/keepwarm when not given.", flag=False
     )
     admin_key: str | None = _setting(
-        None, parse_word, "When set, the admin port asks for it as a bearer token.", flag=False
+        None, parse_word, "When set, the admin port asks for it as a bearer token.", flag=False, secret=True
     )
 
     def __post_init__(self) -> None:
@@ -101,7 +125,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row of the table. `flag` is empty for what belongs in the environment only."""
+    """One row of the table. `flag` is empty for what belongs in the environment only; a `secret` is never shown."""
 
     name: str
     flag: str
@@ -109,6 +133,7 @@ class Setting:
     default: str | None
     help: str
     parse: Callable[[str], object]
+    secret: bool
 
 
 def _rows() -> tuple[Setting, ...]:
@@ -120,6 +145,7 @@ def _rows() -> tuple[Setting, ...]:
             default=row.metadata["default"],
             help=row.metadata["help"],
             parse=row.metadata["parse"],
+            secret=row.metadata["secret"],
         )
         for row in fields(Settings)
     )
@@ -128,19 +154,46 @@ def _rows() -> tuple[Setting, ...]:
 SETTINGS: Final[Mapping[str, Setting]] = {row.name: row for row in _rows()}
 
 
-def read_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
-    """Read flags, then environment, then defaults. A wrong value is refused under the name it was given by."""
-    values: dict[str, Any] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The text of one setting, and the name under which it was given: a flag, a variable, a field or `default`."""
+
+    text: str | None
+    source: str
+
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def origins(
+    flags: Mapping[str, str | None], environ: Mapping[str, str], file: Mapping[str, str] = NOTHING
+) -> dict[str, Origin]:
+    """Tell where each setting comes from: the flag, else the environment, else the file, else the default."""
+    found: dict[str, Origin] = {}
     for row in SETTINGS.values():
-        text, source = flags.get(row.name), row.flag
-        if text is None:
-            text, source = environ.get(row.env) or None, row.env
-        if text is None:
+        given = (
+            (flags.get(row.name), row.flag),
+            (environ.get(row.env) or None, row.env),
+            (file.get(row.name), f"[server] {row.name}"),
+            (row.default, "default"),
+        )
+        text, source = next((pair for pair in given if pair[0] is not None), (None, "default"))
+        found[row.name] = Origin(text=text, source=source)
+    return found
+
+
+def read_settings(
+    flags: Mapping[str, str | None], environ: Mapping[str, str], file: Mapping[str, str] = NOTHING
+) -> Settings:
+    """Read every setting from where `origins` finds it. A wrong value is refused under the name it was given by."""
+    values: dict[str, Any] = {}
+    for name, origin in origins(flags, environ, file).items():
+        if origin.text is None:
             continue
         try:
-            values[row.name] = row.parse(text)
+            values[name] = SETTINGS[name].parse(origin.text)
         except ValueError as error:
-            raise ConfigError(f"{source}: {error}") from error
+            raise ConfigError(f"{origin.source}: {error}") from error
     return Settings(**values)
 
 

@@ -9,12 +9,18 @@ from aiohttp import web
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.exchange import Exchanges
+from gateway.keyring import Identity
 from gateway.metrics import Metrics
+from gateway.policies import Policies
+from gateway.prompt import Renderer
 
 SETTINGS: Final = web.AppKey("settings", Settings)
 BACKEND: Final = web.AppKey("backend", Backend)
 EXCHANGES: Final = web.AppKey("exchanges", Exchanges)
 METRICS: Final = web.AppKey("metrics", Metrics)
+POLICIES: Final = web.AppKey("policies", Policies)
+RENDERER: Final = web.AppKey("renderer", Renderer)
 
+IDENTITY: Final = web.RequestKey("identity", Identity)
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 STREAM: Final = web.RequestKey("stream", web.StreamResponse)
