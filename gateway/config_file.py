@@ -184,7 +184,7 @@ def _keys(rows: list[Row]) -> tuple[Key, ...]:
     try:
         return Keyring(keys).keys
     except ValueError as error:
-        raise _Wrong("[[keys]]", "", str(error)) from error
+        raise _in_own_words("[[keys]]", error) from error
 
 
 def _classes(table: Row) -> RetentionClasses:
@@ -250,10 +250,15 @@ def _convert(value: Row, kind: type[_T], table: str) -> _T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         _refuse_unknown(value, getattr(kind, "__struct_fields__", ()), table)
-        if isinstance(error.__cause__, ValueError):  # our own words, field first
-            name, _, problem = str(error.__cause__).partition(": ")
-            raise _Wrong(table, name, problem) from error
+        if isinstance(error.__cause__, ValueError):
+            raise _in_own_words(table, error.__cause__) from error
         _refuse(table, error)
+
+
+def _in_own_words(table: str, error: ValueError) -> _Wrong:
+    """Return what a key or a ring of keys said, which is `field: problem`."""
+    name, _, problem = str(error).partition(": ")
+    return _Wrong(table, name, problem)
 
 
 def _refuse(table: str, error: msgspec.ValidationError) -> NoReturn:

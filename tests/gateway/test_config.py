@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import SETTINGS, Settings, cache_dir, is_loopback, parse_size, read_settings, state_dir
+from gateway.config import SETTINGS, Settings, cache_dir, is_loopback, origins, parse_size, read_settings, state_dir
 from gateway.errors import ConfigError
 
 
@@ -31,6 +31,40 @@ def test_flag_beats_environment_beats_default() -> None:
     environ = {"KEEPWARM_PORT": "9000", "KEEPWARM_TTL": "1h"}
     settings = read_settings({"port": "9001", "ttl": None}, environ)
     assert (settings.port, settings.ttl, settings.model) == (9001, 3600.0, "smollm2-135m")
+
+
+def test_the_file_counts_before_defaults_only() -> None:
+    """What a configuration file says gives way to environment and flags."""
+    file = {"port": "9000", "host": "::1", "model": "file"}
+    settings = read_settings({"port": "9002"}, {"KEEPWARM_HOST": "localhost"}, file)
+    assert (settings.port, settings.host, settings.model, settings.max_num_seqs) == (9002, "localhost", "file", 16)
+    told = origins({"port": "9002"}, {"KEEPWARM_HOST": "localhost"}, file)
+    sources = [told[name].source for name in ("port", "host", "model", "max_num_seqs", "redis")]
+    assert sources == ["--port", "KEEPWARM_HOST", "[server] model", "default", "default"]
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host", "rediss://user:word@host:6380/1", "unix:///run/redis.sock?db=1", "redis://[::1]:6379"]
+)
+def test_redis_urls(url: str) -> None:
+    """Plain, encrypted and local servers can be named, and stay as written."""
+    assert read_settings({"redis": url}, {}).redis == url
+
+
+@pytest.mark.parametrize(
+    "url", ["host:6379", "http://me:hunter2@host", "redis://me:hunter2@[::1", "redis://h?tmeout=1"]
+)
+def test_redis_urls_refused(url: str) -> None:
+    """What leads to no Redis is refused under its name, without repeating a password."""
+    with pytest.raises(ConfigError, match="--redis") as refusal:
+        read_settings({"redis": url}, {})
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_secrets_do_not_show() -> None:
+    """Settings can be printed."""
+    settings = read_settings({"redis": "redis://me:hunter2@host"}, {"KEEPWARM_ADMIN_KEY": "hunter2"})
+    assert "hunter2" not in repr(settings)
 
 
 @pytest.mark.parametrize(
