@@ -11,6 +11,7 @@ import contextlib
 import errno
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -18,15 +19,21 @@ import structlog
 from aiohttp import web
 
 from engine.errors import EngineUnavailable
+from gateway.admin.api import add_routes
 from gateway.api import openai_http
+from gateway.auth import keys_required
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
-from gateway.keys import BACKEND, EXCHANGES, METRICS, SETTINGS
+from gateway.keyring import Keyring
+from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS
 from gateway.metrics import Metrics
 from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
+from gateway.policies import Policies
 from gateway.prompt import Renderer
+from prefix_store.classes import CLASSES, RetentionClasses
+from prefix_store.store import SharedState
 
 GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
 LAST_WORDS_S = 2.0  # for telling those that are left
@@ -44,13 +51,31 @@ class House:
     renderer: Renderer
     exchanges: Exchanges
     metrics: Metrics
+    policies: Policies
+    keyring: Keyring
 
 
-def build_house(settings: Settings, backend: Backend, renderer: Renderer) -> House:
+def build_house(
+    settings: Settings,
+    backend: Backend,
+    renderer: Renderer,
+    state: SharedState,
+    *,
+    classes: RetentionClasses = CLASSES,
+    keyring: Keyring | None = None,
+) -> House:
     """Wire the rooms. Starts nothing."""
     metrics = Metrics(backend.model)
-    exchanges = Exchanges(backend, renderer, metrics)
-    return House(settings=settings, backend=backend, renderer=renderer, exchanges=exchanges, metrics=metrics)
+    policies = Policies(state, backend, classes=classes, now=time.time)
+    return House(
+        settings=settings,
+        backend=backend,
+        renderer=renderer,
+        exchanges=Exchanges(backend, renderer, metrics, policies),
+        metrics=metrics,
+        policies=policies,
+        keyring=keyring or Keyring(()),
+    )
 
 
 def build_serving_app(house: House) -> web.Application:
@@ -58,8 +83,10 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
-        yield
+        async with house.policies.following():
+            yield
         await house.backend.stop()
+        await house.policies.state.close()
         house.renderer.close()
 
     async def wind_down(_: web.Application) -> None:
@@ -67,7 +94,10 @@ def build_serving_app(house: House) -> web.Application:
             await asyncio.wait_for(house.exchanges.drained(), GRACE_S)
         await house.backend.stop()
 
-    app = web.Application(middlewares=[identify, account, envelop], client_max_size=house.settings.max_body)
+    app = web.Application(
+        middlewares=[identify, account, envelop, keys_required(house.keyring)],
+        client_max_size=house.settings.max_body,
+    )
     _furnish(app, house)
     app.cleanup_ctx.append(engine_room)
     app.on_shutdown.append(wind_down)
@@ -85,6 +115,7 @@ def build_admin_app(house: House) -> web.Application:
     app = web.Application(middlewares=[identify, account, envelop, *guards])
     _furnish(app, house)
     app.router.add_get("/metrics", metrics_page)
+    add_routes(app)
     return app
 
 
@@ -93,6 +124,8 @@ def _furnish(app: web.Application, house: House) -> None:
     app[BACKEND] = house.backend
     app[EXCHANGES] = house.exchanges
     app[METRICS] = house.metrics
+    app[POLICIES] = house.policies
+    app[RENDERER] = house.renderer
     app.on_response_prepare.append(write_request_id)
 
 
@@ -106,7 +139,13 @@ async def ready(request: web.Request) -> web.Response:
     backend = request.app[BACKEND]
     is_ready = backend.card is not None
     return web.json_response(
-        {"ready": is_ready, "model": backend.model, "detail": backend.detail, "restarts": backend.restarts},
+        {
+            "ready": is_ready,
+            "model": backend.model,
+            "detail": backend.detail,
+            "restarts": backend.restarts,
+            "state": request.app[POLICIES].state.degraded or "ok",
+        },
         status=200 if is_ready else 503,
         headers={} if is_ready else {"Retry-After": "1"},
     )

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from gateway.config import SETTINGS, Settings, cache_dir, state_dir
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
+from gateway.operator_cli import operators
 
 app = typer.Typer(
     name="keepwarm",
@@ -34,6 +35,7 @@ app = typer.Typer(
 
 config_app = typer.Typer(name="config", help="The configuration file.", no_args_is_help=True)
 app.add_typer(config_app)
+app.add_typer(operators)
 
 
 def _option(name: str) -> Any:

@@ -10,7 +10,8 @@ same ids on both paths.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
@@ -69,6 +70,11 @@ class Encoder:
     def encode(self, text: str) -> list[int]:
         """Ids of a text in which every special token is meant. Nothing is added, so a template's BOS is alone."""
         return _ids(self._whole, text)
+
+    def borders(self, text: str, places: Sequence[int]) -> tuple[int, ...]:
+        """Return how many tokens of `encode(text)` end at or before each character place."""
+        ends = [end for _, end in self._whole.encode(text, add_special_tokens=False).offsets]
+        return tuple(bisect_right(ends, place) for place in places)
 
     def encode_marked(self, text: str, marks: Marks) -> list[int]:
         """Ids of a text in which a special token is meant unless it is marked. Marks themselves are not text."""

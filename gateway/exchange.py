@@ -11,16 +11,20 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 from engine.errors import EngineUnavailable, Overloaded, RequestRefused
-from engine.messages import Delta, ModelCard, Prefilled, Sampling, Submit
+from engine.messages import Delta, Keep, ModelCard, Prefilled, Sampling, Submit
 from gateway.backends import Backend
 from gateway.detokenize import Detokenizer
 from gateway.errors import BadRequest, UnknownModel
 from gateway.prompt import Prompt, Renderer, Turn
+from gateway.retention import Kept, Wish, misses, plan, report
 from gateway.stops import StopScanner
 from gateway.usage import Facts
+from prefix_store.classes import RetentionClasses
+from prefix_store.policy import PolicySet
 
 Outcome = Literal["finished", "failed", "refused", "cancelled"]
 AnswerEnd = Literal["stop", "length"]
@@ -36,6 +40,9 @@ class Ask:
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stops: tuple[str, ...] = ()
+    tenant: str = "default"
+    partition: str = ""
+    wish: Wish = field(default_factory=Wish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,18 @@ class Done:
 
     reason: AnswerEnd
     facts: Facts
+
+
+class Governs(Protocol):
+    """Who says what is kept."""
+
+    @property
+    def known(self) -> PolicySet:
+        """The policies in force."""
+
+    @property
+    def classes(self) -> RetentionClasses:
+        """The named retention classes."""
 
 
 class Witness(Protocol):
@@ -75,15 +94,25 @@ class _Progress:
     first_token_s: float = 0.0
     generated: int = 0
     prefilled: Prefilled | None = None
+    prefilled_at: datetime | None = None  # wall clock
 
 
 class Exchanges:
     """Answers requests, one `answer` call each."""
 
     def __init__(
-        self, backend: Backend, renderer: Renderer, witness: Witness, *, clock: Callable[[], float] = time.monotonic
+        self,
+        backend: Backend,
+        renderer: Renderer,
+        witness: Witness,
+        policies: Governs,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Put together who computes, who renders and who is told."""
+        """Put together who computes, who renders, who is told and who decides what is kept."""
+        self._policies = policies
+        self._wall = wall
         self._backend = backend
         self._renderer = renderer
         self._witness = witness
@@ -131,7 +160,8 @@ class Exchanges:
         words = Detokenizer(self._renderer.spelling)
         scanner = StopScanner(ask.stops)
         progress = _Progress(began=began, last=began)
-        with self._backend.open(self._submit(ask, prompt, card)) as ticket:
+        kept = self._kept(ask, prompt, card)
+        with self._backend.open(self._submit(ask, prompt, card, kept.keep)) as ticket:
             async for delta in ticket:
                 self._take_note(progress, delta)
                 text = scanner.feed(words.feed(delta.tokens))
@@ -140,11 +170,15 @@ class Exchanges:
                 if text:
                     yield Text(text)
                 if scanner.hit or delta.finished is not None:
-                    yield self._done(progress, delta, stopped=scanner.hit)
+                    yield self._done(progress, delta, kept, stopped=scanner.hit)
                     return
         raise EngineUnavailable("The engine ended the answer without a last word.")
 
-    def _submit(self, ask: Ask, prompt: Prompt, card: ModelCard) -> Submit:
+    def _kept(self, ask: Ask, prompt: Prompt, card: ModelCard) -> Kept:
+        policy = self._policies.known.govern(model=ask.model, tenant=ask.tenant)
+        return plan(ask.wish, prompt.marks, len(prompt), policy, self._policies.classes, card.block_tokens)
+
+    def _submit(self, ask: Ask, prompt: Prompt, card: ModelCard, keep: Keep) -> Submit:
         room = min(card.max_model_len, card.blocks * card.block_tokens) - len(prompt)
         return Submit(
             id=ask.id,
@@ -153,11 +187,14 @@ class Exchanges:
             sampling=ask.sampling,
             stop_ids=card.eos_ids,
             rendering=self._renderer.identity,
+            tenant=ask.tenant,
+            partition=ask.partition,
+            keep=keep,
         )
 
     def _take_note(self, progress: _Progress, delta: Delta) -> None:
         if delta.prefilled is not None:
-            progress.prefilled = delta.prefilled
+            progress.prefilled, progress.prefilled_at = delta.prefilled, self._wall()
             self._witness.prefilled(delta.prefilled)
         came = len(delta.tokens)
         if delta.finished is not None:
@@ -172,9 +209,9 @@ class Exchanges:
         progress.generated += came
         progress.last = now
 
-    def _done(self, progress: _Progress, delta: Delta, *, stopped: bool) -> Done:
-        prefilled, finished = progress.prefilled, delta.finished
-        if prefilled is None or (finished is not None and finished.reason == "cancelled"):
+    def _done(self, progress: _Progress, delta: Delta, kept: Kept, *, stopped: bool) -> Done:
+        prefilled, at, finished = progress.prefilled, progress.prefilled_at, delta.finished
+        if prefilled is None or at is None or (finished is not None and finished.reason == "cancelled"):
             raise EngineUnavailable("The engine gave this answer up.")
         decode_s = progress.last - progress.began - progress.first_token_s
         facts = Facts(
@@ -187,6 +224,8 @@ class Exchanges:
             prefill_s=prefilled.prefill_s,
             decode_s=decode_s if finished is None else finished.decode_s,
             first_token_s=progress.first_token_s,
+            retention=report(kept, prefilled.marks, at),
+            misses=misses(prefilled.missed, at),
         )
         reason: AnswerEnd = "length" if finished is not None and finished.reason == "length" and not stopped else "stop"
         return Done(reason, facts)

@@ -1,9 +1,8 @@
 """The engine in step with the operators' policies.
 
-Owns the task that follows the shared state. Decides nothing: what a policy means is `prefix_store.policy`'s, what it does
-to the tree is the engine's. Rules: a change is acknowledged only once the engine has it; an engine that starts anew
-hears the policies before it is used for them; without an engine the change is stored and the engine hears of it when it
-comes back.
+Owns the task that follows the shared state. Decides nothing: what a policy means is `prefix_store.policy`'s, what it
+does to the tree is the engine's. Rules: a change is acknowledged only once the engine has it; an engine that starts
+anew hears all policies first thing; without an engine a change is stored, and the engine hears of it when it is back.
 """
 
 from __future__ import annotations

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,13 +51,18 @@ class Turn:
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    breaks: tuple[int, ...] = ()  # marks: after how many characters of `text`, in order
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids as little-endian uint32, 4 bytes each."""
+    """Token ids as little-endian uint32, 4 bytes each, and where the turns' marks stand among them.
+
+    A mark stands at the last token border at or before the end of the marked text as rendered.
+    """
 
     tokens: bytes
+    marks: tuple[int, ...] = ()  # tokens before each mark, in the order of the turns
 
     def __len__(self) -> int:
         """Count of tokens."""
@@ -98,12 +105,26 @@ class Renderer:
 
     def render(self, turns: Sequence[Turn]) -> Prompt:
         """Render here and now."""
-        if any(map(self._encoder.spells_control, _texts(turns))):
-            marks = unused_marks([self._template.source, *_texts(turns)])
-            ids = self._encoder.encode_marked(self._template.render(self._messages(turns, marks)), marks)
-        else:
-            ids = self._encoder.encode(self._template.render(self._messages(turns, None)))
-        return Prompt(np.array(ids, dtype="<u4").tobytes())
+        spelt = any(map(self._encoder.spells_control, _texts(turns)))
+        stand_ins = unused_marks([self._template.source, *_texts(turns)]) if spelt else None
+        text = self._template.render(self._messages(turns, stand_ins))
+        ids = self._encoder.encode(text) if stand_ins is None else self._encoder.encode_marked(text, stand_ins)
+        marks = self._marks(turns, text, ids, stand_ins) if any(turn.breaks for turn in turns) else ()
+        return Prompt(np.array(ids, dtype="<u4").tobytes(), marks)
+
+    def _marks(self, turns: Sequence[Turn], text: str, ids: list[int], stand_ins: Marks | None) -> tuple[int, ...]:
+        """Find where marks stand: render once more with a character of no text at each, and see where it comes out.
+
+        Where the template treats the marked text otherwise, a mark stands at most where both renderings agree.
+        """
+        sign = unused_marks([self._template.source, *_texts(turns), *(stand_ins or ())]).start
+        signed = self._template.render(self._messages([_signed(turn, sign) for turn in turns], stand_ins))
+        pieces = signed.split(sign)
+        prefixes = ["".join(pieces[: count + 1]) for count in range(len(pieces) - 1)]
+        if stand_ins is not None:  # pieces of such a text have no common offsets
+            return tuple(_agreement(ids, self._encoder.encode_marked(prefix, stand_ins)) for prefix in prefixes)
+        same = len(os.path.commonprefix([text, "".join(pieces)]))  # noqa: RUF071 - characters are meant
+        return self._encoder.borders(text, [min(len(prefix), same) for prefix in prefixes])
 
     def close(self) -> None:
         """Let the threads go."""
@@ -140,6 +161,18 @@ def _message(turn: Turn, *, shows_tool_calls: bool) -> dict[str, Any]:
         ]
         message["content"] = "\n".join([turn.text, *calls] if turn.text else calls)
     return message
+
+
+def _agreement(ids: Sequence[int], others: Sequence[int]) -> int:
+    """Return how many leading ids are the same."""
+    differences = (at for at, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
+    return next(differences, min(len(ids), len(others)))
+
+
+def _signed(turn: Turn, sign: str) -> Turn:
+    """Return the turn with `sign` where its marks are."""
+    cuts = [0, *turn.breaks, len(turn.text)]
+    return replace(turn, text=sign.join(turn.text[start:end] for start, end in pairwise(cuts)))
 
 
 def _texts(turns: Iterable[Turn]) -> Iterator[str]:

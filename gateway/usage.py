@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.retention import MarkReport, MissReport
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -22,6 +24,8 @@ class Facts:
     prefill_s: float
     decode_s: float
     first_token_s: float  # from the request's arrival to its first token, seen from the gateway
+    retention: tuple[MarkReport, ...] = ()  # what became of each mark
+    misses: tuple[MissReport, ...] = ()  # why tokens were not read; they sum to `computed`
 
     @property
     def computed(self) -> int:

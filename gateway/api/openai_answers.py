@@ -6,6 +6,7 @@ if asked, in one chunk of its own; the `keepwarm` extension rides on whichever c
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -48,12 +49,34 @@ class ProjectionCounts(msgspec.Struct, frozen=True, kw_only=True):
     without_kv_cache: int
 
 
+class KeptFor(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one mark."""
+
+    tokens: int
+    asked: str | None
+    applied: str | None
+    until: str | None
+    kept: Literal["promised", "held", "none"]
+    reason: str | None
+
+
+class Miss(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Prompt tokens that were not read, and why."""
+
+    reason: str
+    fate: str
+    tokens: int
+    at: str | None = None
+
+
 class Keepwarm(msgspec.Struct, frozen=True, kw_only=True):
-    """The extension beside `usage`: what was computed, how long it took, what the caches saved."""
+    """The extension beside `usage`: what was computed, what is kept, why it missed, and what it cost."""
 
     computed_tokens: int
     timings: Timings
     projections: ProjectionCounts
+    retention: tuple[KeptFor, ...]
+    miss: tuple[Miss, ...]
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +171,32 @@ def extension_of(facts: Facts) -> Keepwarm:
             without_prefix_cache=counts.without_prefix_cache,
             without_kv_cache=counts.without_kv_cache,
         ),
+        retention=tuple(
+            KeptFor(
+                tokens=mark.tokens,
+                asked=mark.asked,
+                applied=mark.applied,
+                until=None if mark.until is None else _instant(mark.until),
+                kept=mark.kept,
+                reason=mark.reason,
+            )
+            for mark in facts.retention
+        ),
+        miss=tuple(
+            Miss(
+                reason=miss.reason,
+                fate=miss.fate,
+                tokens=miss.tokens,
+                at=None if miss.at is None else _instant(miss.at),
+            )
+            for miss in facts.misses
+        ),
     )
+
+
+def _instant(at: datetime) -> str:
+    """Write a time as RFC 3339 in UTC, to the millisecond."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _ms(seconds: float) -> float:

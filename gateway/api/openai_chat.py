@@ -18,9 +18,24 @@ from gateway.api.json_body import decode
 from gateway.errors import BadRequest
 from gateway.exchange import Ask
 from gateway.prompt import ToolCall, Turn
+from gateway.retention import AskedMark, Wish
 
 MAX_STOPS = 4
 _INT64_MAX = 2**63 - 1
+
+
+class Breakpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A mark at the end of a part: what is before it is to be kept for `ttl`."""
+
+    mode: Literal["explicit"] = "explicit"
+    ttl: str | None = None
+
+
+class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the request's prompt is to be cached."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: str | None = None
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +43,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
 
     type: str
     text: str | None = None
+    prompt_cache_breakpoint: Breakpoint | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +95,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: CacheOptions | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -100,7 +118,7 @@ def parse(body: bytes) -> ChatRequest:
     return request
 
 
-def ask_of(request: ChatRequest, request_id: str) -> Ask:
+def ask_of(request: ChatRequest, request_id: str, *, tenant: str = "default") -> Ask:
     """Say in our words what the client wants. Raises BadRequest for a part that cannot be read."""
     return Ask(
         id=request_id,
@@ -114,7 +132,32 @@ def ask_of(request: ChatRequest, request_id: str) -> Ask:
             seed=request.seed,
         ),
         stops=_stops(request.stop),
+        tenant=tenant,
+        partition=request.prompt_cache_key or "",
+        wish=_wish(request),
     )
+
+
+def _wish(request: ChatRequest) -> Wish:
+    """Say what the client wants kept; marks in the order in which the parts stand."""
+    options = request.prompt_cache_options or CacheOptions()
+    marks = []
+    for place, message in enumerate(request.messages):
+        for at, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            if part.prompt_cache_breakpoint is not None:
+                path = f"messages[{place}].content[{at}].prompt_cache_breakpoint.ttl"
+                marks.append(AskedMark(part.prompt_cache_breakpoint.ttl, path))
+    return Wish(mode=options.mode or "implicit", ttl=options.ttl, marks=tuple(marks))
+
+
+def _breaks(content: str | list[ContentPart] | None) -> tuple[int, ...]:
+    """Return where in the joined text each marked part ends, in characters."""
+    ends, at = [], 0
+    for part in content if isinstance(content, list) else ():
+        at += len(part.text or "")
+        if part.prompt_cache_breakpoint is not None:
+            ends.append(at)
+    return tuple(ends)
 
 
 def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
@@ -142,6 +185,7 @@ def _turn(message: ChatMessage, path: str) -> Turn:
             for call in message.tool_calls or ()
         ),
         tool_call_id=message.tool_call_id,
+        breaks=_breaks(message.content),
     )
 
 

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gateway.api import openai_answers, openai_chat
 from gateway.exchange import Ask, Done, Text
-from gateway.keys import BACKEND, EXCHANGES, REQUEST_ID, SETTINGS, STREAM
+from gateway.keys import BACKEND, EXCHANGES, IDENTITY, REQUEST_ID, SETTINGS, STREAM
 
 KNOWN_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})  # what aiohttp always decodes
 
@@ -25,7 +25,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions."""
     wanted = openai_chat.parse(await _body(request))
     created = int(time.time())
-    ask = openai_chat.ask_of(wanted, f"chatcmpl-{request[REQUEST_ID]}")
+    ask = openai_chat.ask_of(wanted, f"chatcmpl-{request[REQUEST_ID]}", tenant=request[IDENTITY].tenant)
     async with aclosing(request.app[EXCHANGES].answer(ask)) as events:
         if not wanted.stream:
             return await _whole(ask, created, events)

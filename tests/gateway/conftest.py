@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from gateway.app import build_admin_app, build_house, build_serving_app
 from gateway.config import Settings
 from gateway.prompt import Renderer
+from prefix_store.sqlite_store import SqliteStore
 from tests.gateway.scripted import MODEL, Script, ScriptedBackend
 from tests.tiny_model import save_tiny_tokenizer
 
@@ -64,7 +65,8 @@ async def start_gateway(renderer: Renderer) -> AsyncIterator[StartGateway]:
 
     async def start(**settings: Any) -> Gateway:
         backend = ScriptedBackend(Script(deltas=[]))
-        house = build_house(Settings(**settings), backend, renderer)
+        state = await SqliteStore.open(":memory:")
+        house = build_house(Settings(**settings), backend, renderer, state)
         for app in (build_serving_app(house), build_admin_app(house)):
             server = TestServer(app)
             await server.start_server(shutdown_timeout=1.0)

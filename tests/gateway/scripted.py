@@ -6,10 +6,22 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from engine.errors import EngineUnavailable
-from engine.messages import Delta, EngineStats, Finished, ModelCard, Prefilled, Submit
+from engine.messages import (
+    Changed,
+    Delta,
+    EngineStats,
+    Entries,
+    Finished,
+    KeptMark,
+    Missed,
+    ModelCard,
+    PolicyTerms,
+    Prefilled,
+    Submit,
+)
 
 MODEL = "tiny"
 
@@ -53,6 +65,11 @@ class ScriptedBackend:
         self.left = asyncio.Semaphore(0)  # one release per ticket that was left
         self.running = 0
         self.stopped = False
+        self.told: list[tuple[PolicyTerms, ...]] = []  # policies put in force, newest last
+        self.changed = Changed(seq=0)  # what the next operator's message is answered with
+        self.purged: list[dict[str, Any]] = []
+        self.page = Entries(seq=0, total=0)
+        self.pages: list[dict[str, Any]] = []  # what was asked to be shown
         self.reading: EngineStats | None = EngineStats(waiting=1, blocks_free=7, steps_total=3)
 
     @property
@@ -77,7 +94,13 @@ class ScriptedBackend:
     async def _play(self, submit: Submit) -> AsyncIterator[Delta]:
         script, prompt = self.script, len(submit.tokens) // 4
         prefilled: Prefilled | None = Prefilled(
-            prompt=prompt, read=script.read, write=0, queue_s=0.001, prefill_s=0.002
+            prompt=prompt,
+            read=script.read,
+            write=0,
+            queue_s=0.001,
+            prefill_s=0.002,
+            marks=tuple(KeptMark(tokens=o.tokens, kept="promised", left_s=o.ttl_s) for o in submit.keep.marks),
+            missed=(Missed(fate="never_written", tokens=prompt - script.read),),
         )
         for tokens in script.deltas:
             yield Delta(id=submit.id, tokens=tokens, prefilled=prefilled)
@@ -113,3 +136,33 @@ class ScriptedBackend:
     async def stop(self) -> None:
         """Note that the engine was stopped."""
         self.stopped = True
+
+    async def ready(self) -> None:
+        """Be there at once."""
+
+    async def lost(self) -> None:
+        """Never go."""
+        await asyncio.Future()
+
+    async def set_policies(self, policies: tuple[PolicyTerms, ...], *, preview: bool = False) -> Changed:
+        """Remember policies that are put in force."""
+        self._need_engine()
+        if not preview:
+            self.told.append(policies)
+        return self.changed
+
+    async def purge(self, **fields: Any) -> Changed:
+        """Remember what was to be forgotten."""
+        self._need_engine()
+        self.purged.append(fields)
+        return self.changed
+
+    async def entries(self, *, offset: int = 0, limit: int = 100, tenant: str | None = None) -> Entries:
+        """Give the page that was prepared."""
+        self._need_engine()
+        self.pages.append({"offset": offset, "limit": limit, "tenant": tenant})
+        return self.page
+
+    def _need_engine(self) -> None:
+        if self.card is None:
+            raise EngineUnavailable(self.detail)

@@ -1,0 +1,1 @@
+"""The operators' API, on the admin listener."""

@@ -1,0 +1,204 @@
+"""The operators' endpoints on aiohttp: policies, previews, purges, entries, stats, audit.
+
+Shapes are `shapes`', decisions are the store's and the engine's.
+Rule: an answer is given when what it says is so: a policy is in the store and obeyed by the engine that runs, a purge
+is done. Whatever an operator can put right is said with its field; nothing here repeats a prompt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from types import MappingProxyType
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from engine.errors import EngineUnavailable
+from gateway.admin import shapes
+from gateway.admin.shapes import AdminRefused, AuditQuery, DeleteQuery, PageQuery, PurgeBody
+from gateway.api import openai_chat
+from gateway.errors import BadRequest, UnknownModel
+from gateway.keys import BACKEND, POLICIES, RENDERER
+from prefix_store.policy import Policy, PolicyRefused, PolicySet, parse_policy
+from prefix_store.store import Entry, Json, StoreUnavailable, UnknownPolicy, VersionConflict
+
+DEFAULT_TENANT = "default"
+OPERATOR = "admin"  # who, in the audit trail: whoever may reach the admin port
+
+log = structlog.get_logger("gateway.admin")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def add_routes(app: web.Application) -> None:
+    """Put the operators' endpoints on the admin application."""
+    policies = "/admin/v1/policies"
+    app.router.add_get(policies, _told(list_policies))
+    app.router.add_post(f"{policies}/preview", _told(preview_policy))
+    app.router.add_get(f"{policies}/{{name}}", _told(get_policy))
+    app.router.add_put(f"{policies}/{{name}}", _told(put_policy))
+    app.router.add_delete(f"{policies}/{{name}}", _told(delete_policy))
+    app.router.add_post("/admin/v1/purge", _told(purge))
+    app.router.add_get("/admin/v1/entries", _told(entries))
+    app.router.add_get("/admin/v1/stats", _told(stats))
+    app.router.add_get("/admin/v1/audit", _told(audit))
+
+
+def _told(handler: Handler) -> Handler:
+    """Turn what an operator can put right into a status and an error that names the field."""
+
+    @wraps(handler)
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except PolicyRefused as error:
+            where = f"{error.field}: " if error.field else ""
+            return _error(400, f"{where}{error.problem}", field=error.field, allowed=error.allowed)
+        except AdminRefused as error:
+            return _error(400, str(error), field=error.field, allowed=error.allowed)
+        except UnknownPolicy as error:
+            return _error(404, str(error), field="name")
+        except VersionConflict as error:
+            return _error(409, str(error), field="version", version=error.actual)
+        except (StoreUnavailable, EngineUnavailable) as error:
+            return _error(503, str(error), headers={"Retry-After": "1"})
+
+    return answer
+
+
+def _error(
+    status: int,
+    message: str,
+    *,
+    field: str = "",
+    allowed: str = "",
+    version: int | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> web.Response:
+    said: Json = {"message": message, "field": field or None, "allowed": allowed or None}
+    if version is not None:
+        said["version"] = version
+    return web.json_response({"error": said}, status=status, headers=headers)
+
+
+async def list_policies(request: web.Request) -> web.Response:
+    """GET /admin/v1/policies: all of them, `default` first."""
+    newest = await request.app[POLICIES].state.read()
+    return web.json_response({"policies": [shapes.policy(policy) for policy in newest.policies]})
+
+
+async def get_policy(request: web.Request) -> web.Response:
+    """GET /admin/v1/policies/{name}: what a PUT takes."""
+    newest = await request.app[POLICIES].state.read()
+    return web.json_response(shapes.policy(_named(newest.policies, request.match_info["name"])))
+
+
+async def put_policy(request: web.Request) -> web.Response:
+    """PUT /admin/v1/policies/{name}: the whole policy over the version it states, 0 for a new one."""
+    policies = request.app[POLICIES]
+    fields = shapes.fields_of(await request.read())
+    wanted = parse_policy(fields, name=request.match_info["name"], classes=policies.classes)
+    return web.json_response(shapes.policy(await policies.put(wanted, by=OPERATOR)))
+
+
+async def delete_policy(request: web.Request) -> web.Response:
+    """DELETE /admin/v1/policies/{name}?version=N."""
+    policies, name = request.app[POLICIES], request.match_info["name"]
+    version = shapes.query(request.query, DeleteQuery).version
+    await policies.delete(name, version=version, by=OPERATOR)
+    return web.json_response({"deleted": name, "version": version})
+
+
+async def preview_policy(request: web.Request) -> web.Response:
+    """POST /admin/v1/policies/preview: a policy, or {"delete": name}; says what would expire and what stays now."""
+    policies = request.app[POLICIES]
+    fields = shapes.fields_of(await request.read())
+    known = (await policies.state.read()).policies
+    if fields.keys() == {"delete"} and isinstance(fields["delete"], str):
+        wanted = known.removing(_named(known, fields["delete"]).name)
+    else:
+        wanted = known.adding(parse_policy(fields, classes=policies.classes))
+    return web.json_response(shapes.changed(await policies.preview(wanted), gone="expire", kept="keep"))
+
+
+async def purge(request: web.Request) -> web.Response:
+    """POST /admin/v1/purge: forget entries and say how many there were, or with dry_run how many there are.
+
+    What is forgotten is forgotten: should the audit trail fail after it, the answer still has the counts and says
+    `"audited": false`.
+    """
+    policies = request.app[POLICIES]
+    wanted = shapes.purge_body(await request.read(), policies.classes)
+    change = await request.app[BACKEND].purge(**await _filter(request, wanted))
+    shaped = shapes.changed(change, gone="purged", kept="kept")
+    audited = not wanted.dry_run and await _audited(request, wanted, shaped)
+    return web.json_response(shaped | {"dry_run": wanted.dry_run, "audited": audited})
+
+
+async def _filter(request: web.Request, wanted: PurgeBody) -> dict[str, object]:
+    """Say to the engine what is meant. A request's prompt is one tenant's: `default`'s where none is named."""
+    classes = request.app[POLICIES].classes
+    fields: dict[str, object] = {"tenant": wanted.tenant, "model": wanted.model, "preview": wanted.dry_run}
+    if wanted.klass is not None:
+        fields["klass"] = classes.label(classes.seconds(wanted.klass))
+    if wanted.older_than is not None:
+        fields["older_than_s"] = classes.seconds(wanted.older_than)
+    if wanted.request is not None:
+        fields |= {"tenant": wanted.tenant or DEFAULT_TENANT} | await _prefix(request, wanted.request)
+    return fields
+
+
+async def _prefix(request: web.Request, body: dict[str, object]) -> dict[str, object]:
+    """Render a chat body as it would be sent; its tokens are the prefix that is meant."""
+    try:
+        ask = openai_chat.ask_of(openai_chat.parse(msgspec.json.encode(body)), "purge")
+        if ask.model != request.app[BACKEND].model:
+            raise UnknownModel(ask.model)
+        prompt = await request.app[RENDERER].prompt(ask.turns)
+    except BadRequest as error:
+        field = f"request.{error.param}" if error.param else "request"
+        raise AdminRefused(str(error), field=field, allowed="a body of POST /v1/chat/completions") from error
+    return {"prefix": prompt.tokens, "partition": ask.partition, "rendering": request.app[RENDERER].identity}
+
+
+async def _audited(request: web.Request, wanted: PurgeBody, shaped: Json) -> bool:
+    """Write a purge into the audit trail; say whether that went well."""
+    before, after = shapes.filter_of(wanted), {"tenants": shaped["tenants"]}
+    line = Entry(by=OPERATOR, at=time.time(), what="purge", subject=wanted.tenant or "", before=before, after=after)
+    try:
+        await request.app[POLICIES].state.record(line)
+    except StoreUnavailable as error:
+        log.warning("purge_not_audited", reason=str(error), filter=before)
+        return False
+    return True
+
+
+async def entries(request: web.Request) -> web.Response:
+    """GET /admin/v1/entries?offset&limit&tenant."""
+    wanted = shapes.query(request.query, PageQuery)
+    page = await request.app[BACKEND].entries(offset=wanted.offset, limit=wanted.limit, tenant=wanted.tenant)
+    return web.json_response(shapes.page(page, wanted))
+
+
+async def stats(request: web.Request) -> web.Response:
+    """GET /admin/v1/stats: the engine's snapshot, and how the store fares."""
+    policies = request.app[POLICIES]
+    engine = await request.app[BACKEND].stats()
+    state = {"degraded": policies.state.degraded, "policies": len(policies.known)}
+    return web.json_response({"engine": msgspec.structs.asdict(engine), "state": state})
+
+
+async def audit(request: web.Request) -> web.Response:
+    """GET /admin/v1/audit?offset&limit: newest first."""
+    wanted = shapes.query(request.query, AuditQuery)
+    lines = await request.app[POLICIES].state.audit(limit=wanted.limit, skip=wanted.offset)
+    return web.json_response({"lines": [shapes.audit_line(line) for line in lines]})
+
+
+def _named(known: PolicySet, name: str) -> Policy:
+    if (policy := known.get(name)) is None:
+        raise UnknownPolicy(name)
+    return policy
