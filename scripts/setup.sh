@@ -22,6 +22,8 @@ python_of() {  # print the path of the first interpreter that works and is new e
     return 1
 }
 
+has_venv() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
+
 has_gpu() { [[ -e /proc/driver/nvidia/version ]] || nvidia-smi -L >/dev/null 2>&1; }
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }

@@ -178,6 +178,8 @@ class Bench:
         max_num_seqs: int = 8,
         max_model_len: int | None = None,
         ttl_s: float = 300.0,
+        max_waiting: int = 1024,
+        queue_timeout_s: float = 60.0,
         vocab_size: int = VOCAB,
     ) -> None:
         self.clock = HandClock()
@@ -192,6 +194,8 @@ class Bench:
             step_tokens=step_tokens,
             max_num_seqs=max_num_seqs,
             ttl_s=ttl_s,
+            max_waiting=max_waiting,
+            queue_timeout_s=queue_timeout_s,
         )
         card = ModelCard(
             name="tiny",
