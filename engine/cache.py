@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.block_pool import BlockId, BlockPool, OutOfBlocks
+from engine.block_pool import BlockId, BlockPool
 from engine.block_table import BlockTable
 from engine.facts import kept_marks
 from engine.hold import Granted, Hold, KeepPlan, TailCopy
@@ -219,7 +219,4 @@ class PrefixCache:
             evicted = self.tree.evict(count - self.pool.free, now)
             self._evicted_total += len(evicted)
             self.pool.give(evicted)
-        try:
-            return self.pool.take(min(count, self.pool.free), after=after)
-        except OutOfBlocks:  # pragma: no cover - min() above makes it impossible
-            return []
+        return self.pool.take(min(count, self.pool.free), after=after)

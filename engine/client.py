@@ -24,7 +24,15 @@ import zmq.asyncio
 
 from engine import errors, messages
 from engine.config import EngineConfig
-from engine.errors import EngineError, EngineUnavailable, ModelRefused, Overloaded, PromptTooLong, RequestRefused
+from engine.errors import (
+    EngineError,
+    EngineUnavailable,
+    ModelRefused,
+    Overloaded,
+    PromptTooLong,
+    QueueTimeout,
+    RequestRefused,
+)
 from engine.messages import (
     Abort,
     AskStats,
@@ -46,6 +54,8 @@ from engine.messages import (
 BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # before start 2, 3, …; the last one repeats
 STEADY_S = 60.0  # an engine that lived this long starts again without waiting longer
 STOP_GRACE_S = 5.0
+SOCKET_FOLDER = "/tmp" if os.path.isdir("/tmp") else None  # noqa: S108, PTH112 - a socket's path may have 107 characters
+RETRY_AFTER_S = 1.0
 # How long an OpenMP thread spins before it sleeps. Its default wastes a core that another process needs: with one busy
 # neighbour on two cores a decode took 1,900 ms instead of 43; with this 150 ms, and nothing is lost on a quiet machine.
 SPIN = {"GOMP_SPINCOUNT": "20000"}
@@ -97,6 +107,7 @@ class EngineClient:
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
+        self._served = False  # whether some engine of ours was ever ready
 
     async def start(self) -> None:
         """Start the engine process and keep one alive from here on. Returns at once."""
@@ -126,6 +137,8 @@ class EngineClient:
         """
         if self.card is None or self._socket is None:
             raise EngineUnavailable(self.refusal or "The engine is starting; try again in a moment.")
+        if len(self._tickets) >= self.config.max_num_seqs + self.config.max_waiting:
+            raise Overloaded(f"{len(self._tickets)} requests are open already.", retry_after_s=RETRY_AFTER_S)
         ticket = Ticket(submit.id)
         self._tickets[submit.id] = ticket
         self._send(submit)
@@ -193,6 +206,8 @@ class EngineClient:
             started = loop.time()
             try:
                 await self._one_life()
+            except Exception:
+                log.exception("engine_life_failed")
             finally:
                 self._lose("The engine stopped while working on this request.")
             if self.refusal is not None:
@@ -205,7 +220,10 @@ class EngineClient:
 
     async def _one_life(self) -> None:
         """Run one process from start to death, passing on what it says."""
-        with tempfile.TemporaryDirectory(prefix="keepwarm-") as folder, zmq.asyncio.Context() as context:
+        with (
+            tempfile.TemporaryDirectory(prefix="keepwarm-", dir=SOCKET_FOLDER) as folder,
+            zmq.asyncio.Context() as context,
+        ):
             address = f"ipc://{Path(folder) / 'engine.sock'}"
             socket = context.socket(zmq.PAIR)
             socket.setsockopt(zmq.LINGER, 0)
@@ -230,8 +248,10 @@ class EngineClient:
             finally:
                 self._socket = None
                 heard.cancel()
-                await asyncio.gather(heard, return_exceptions=True)
+                (ended,) = await asyncio.gather(heard, return_exceptions=True)
                 await self._end(process)
+                error = ended if isinstance(ended, Exception) else None
+                log.info("engine_ended", exit_code=process.returncode, error=repr(error) if error else None)
                 died.cancel()
                 socket.close(linger=0)
 
@@ -246,16 +266,18 @@ class EngineClient:
             await process.wait()
 
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:
-        """Pass on every message of this process until it dies or says that it never will serve."""
-        while self.refusal is None:
+        """Pass on every message of this process until it dies or says that it cannot serve."""
+        while True:
             message = messages.decode_gateway_bound(await socket.recv())
             match message:
                 case ModelCard():
-                    self.card, self._socket = message, socket
+                    self.card, self._socket, self._served = message, socket, True
                     self._changed.set()
                 case StartFailed(reason=reason):
-                    self.refusal = reason
+                    log.error("engine_start_failed", reason=reason)
+                    self.refusal = None if self._served else reason  # what could be served before may be again
                     self._changed.set()
+                    return
                 case Delta() | Refused():
                     if (ticket := self._tickets.get(message.id)) is not None:
                         ticket.deliver(message if isinstance(message, Delta) else error_of(message))
@@ -287,6 +309,8 @@ def error_of(message: Refused) -> EngineError:
             return RequestRefused(message.message, field=message.field)
         case "Overloaded":
             return Overloaded(message.message, retry_after_s=message.retry_after_s)
+        case "QueueTimeout":
+            return QueueTimeout(message.message, retry_after_s=message.retry_after_s)
         case _:
             return errors.EngineError(message.message)
 

@@ -14,17 +14,18 @@ class EngineConfig:
 
     model: str  # the name clients see
     model_path: str  # local folder with config, safetensors and tokenizer
-    kv_bytes: int | None = None  # None: measured at start, see engine.kv_tensors.pool_bytes
+    kv_bytes: int | None = None  # None: measured at start, see engine.kv_tensors.plan_blocks
     max_model_len: int | None = None  # tokens, prompt and answer together; None: the model's own window
     block_tokens: int = 16  # finer reuse against longer tables
     step_tokens: int = 1024  # prefill and decode together, per forward pass
     max_num_seqs: int = 16  # sequences that run at the same time
     max_waiting: int = 1024  # sequences that wait; one more is refused
+    queue_timeout_s: float = 120.0  # a sequence that waits longer for its first room is told so
     threads: int | None = None  # of torch; None: one per core
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        for field in ("block_tokens", "step_tokens", "max_num_seqs", "max_waiting"):
+        for field in ("block_tokens", "step_tokens", "max_num_seqs", "max_waiting", "queue_timeout_s"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} must be above zero, not {getattr(self, field)}")
         if self.step_tokens < self.max_num_seqs:

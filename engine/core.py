@@ -16,7 +16,7 @@ import structlog
 from engine import operations
 from engine.cache import PrefixCache
 from engine.config import EngineConfig
-from engine.errors import EngineError, Overloaded, PromptTooLong, RequestRefused
+from engine.errors import EngineError, Overloaded, PromptTooLong, QueueTimeout, RequestRefused
 from engine.messages import (
     Abort,
     AskStats,
@@ -65,6 +65,7 @@ class EngineCore:
             step_tokens=config.step_tokens,
             max_num_seqs=config.max_num_seqs,
             max_model_len=card.max_model_len,
+            queue_timeout_s=config.queue_timeout_s,
         )
 
     @property
@@ -89,9 +90,10 @@ class EngineCore:
         """Run one step of everything that can run, and free what has expired."""
         now = self.clock()
         self.cache.sweep(now=now, nodes=SWEEP_NODES)
+        late: list[Delta | Refused] = [self._too_late(sequence) for sequence in self.scheduler.overdue(now=now)]
         chunks = self.scheduler.plan(now=now)
         if not chunks:
-            return []
+            return late
         try:
             sampled = self.runner.run(chunks)
         except Exception as error:
@@ -99,8 +101,8 @@ class EngineCore:
             failed = [chunk.sequence for chunk in chunks]
             self.scheduler.fail(failed, now=self.clock())
             reason = EngineError(f"The engine failed while computing this request ({type(error).__name__}).")
-            return [refused(sequence.request.id, reason) for sequence in failed]
-        return list(self.scheduler.absorb(chunks, sampled, now=self.clock()))
+            return late + [refused(sequence.request.id, reason) for sequence in failed]
+        return late + list(self.scheduler.absorb(chunks, sampled, now=self.clock()))
 
     def sweep(self) -> int:
         """Free expired blocks while idle; return how many went."""
@@ -135,18 +137,32 @@ class EngineCore:
             purged_total=cache.purged_total,
         )
 
+    def _too_late(self, sequence: Sequence) -> Refused:
+        waited = self.config.queue_timeout_s
+        message = f"The request waited {waited:g} s for room and got none."
+        return refused(sequence.request.id, QueueTimeout(message, retry_after_s=RETRY_AFTER_S))
+
     def _accept(self, submit: Submit) -> Request:
         """Check a request at the door; what passes can always be served."""
-        prompt, limit = len(submit.tokens) // TOKEN_BYTES, self.card.max_model_len
+        prompt = len(submit.tokens) // TOKEN_BYTES
+        limit, pool = self.card.max_model_len, self.card.blocks * self.card.block_tokens
         if prompt == 0:
             raise RequestRefused("The prompt has no tokens.", field="messages")
         if submit.max_tokens < 1:
             raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}.", field="max_tokens")
         if prompt + submit.max_tokens > limit:
             raise PromptTooLong.of(prompt=prompt, answer=submit.max_tokens, limit=limit)
+        if prompt + submit.max_tokens > pool:
+            raise RequestRefused(
+                f"This server's KV memory holds {pool} tokens. However, you requested {prompt + submit.max_tokens} "
+                f"tokens ({prompt} in the messages, {submit.max_tokens} in the completion).",
+                field="messages",
+            )
         highest = max(memoryview(submit.tokens).cast("I"))
         if highest >= self.card.vocab_size:
             raise RequestRefused(f"Token id {highest} is not below {self.card.vocab_size}.", field="messages")
+        if submit.id in self.scheduler:
+            raise RequestRefused(f"A request {submit.id} is under way already.", field="id")
         if self.scheduler.waiting >= self.config.max_waiting:
             raise Overloaded(f"{self.scheduler.waiting} requests wait already.", retry_after_s=RETRY_AFTER_S)
         seed = secrets.randbits(63) if submit.sampling.seed is None else submit.sampling.seed

@@ -3,7 +3,8 @@
 EngineError
 ├── RequestRefused          the caller's: the request can never be served
 │   └── PromptTooLong
-├── Overloaded              nobody's: full just now, try again
+├── Overloaded              nobody's: the queue is full just now, try again
+├── QueueTimeout            nobody's: no room came in time, try again
 ├── ModelRefused            the operator's: this model or machine cannot be served right
 └── EngineUnavailable       ours: the engine process is gone or starting again
 """
@@ -38,6 +39,14 @@ class PromptTooLong(RequestRefused):
 
 class Overloaded(EngineError):
     """The queue is full; try again after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class QueueTimeout(EngineError):
+    """No room came within the queue's time; try again after `retry_after_s` seconds."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)

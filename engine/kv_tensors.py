@@ -63,17 +63,15 @@ def plan_blocks(
 ) -> int:
     """Return how many blocks the pool gets.
 
-    Raises ModelRefused when not even one sequence of `max_model_len` tokens fits, with the numbers that would.
+    A pool smaller than the window is allowed: requests that could never fit it are refused one by one. Raises
+    ModelRefused when it would hold not even one block.
     """
     budget = min(DEFAULT_CEILING, int(free_bytes * DEFAULT_SHARE)) if kv_bytes is None else kv_bytes
     per_block = layout.bytes_per_token * block_tokens
-    needed = -(-max_model_len // block_tokens)
     blocks = budget // per_block
-    if blocks < needed:
-        fits = blocks * block_tokens
-        shorter = f", or --max-model-len {fits} or less" if fits else ""
+    if not blocks:
         raise ModelRefused(
-            f"{budget:,} bytes of KV memory hold {fits:,} tokens, fewer than one sequence of {max_model_len:,}. "
-            f"Give --kv-bytes {needed * per_block} or more{shorter}."
+            f"{budget:,} bytes of KV memory hold not even one block of {block_tokens} tokens. "
+            f"Give --kv-bytes {per_block} or more; a whole window takes {layout.bytes_per_token * max_model_len}."
         )
     return blocks

@@ -23,6 +23,7 @@ from engine.errors import ModelRefused
 from engine.kv_tensors import KVLayout, KVTensors
 
 PAGED = "keepwarm_paged"
+EXTENDED_ROPE = ("dynamic", "longrope")  # their frequencies depend on how long the prompt is
 UNPAGED_EXTRAS = ("softcap", "s_aux", "sliding_window", "position_bias")  # arguments that change what attention means
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Batch, float], Tensor]
 
@@ -123,11 +124,23 @@ def refuse_unpaged(config: transformers.PretrainedConfig) -> None:
         )
     if getattr(config, "kv_lora_rank", None):
         raise ModelRefused(f"{name} uses latent attention, whose values have another size than its keys: not paged.")
+    if any(kind in EXTENDED_ROPE for kind in _rope_kinds(config)):
+        raise ModelRefused(
+            f"{name} rescales its positions with the length of the prompt ({', '.join(sorted(_rope_kinds(config)))} "
+            "RoPE): cached keys of a short prompt would be wrong in a longer one."
+        )
     for state in ("ssm_cfg", "mamba_d_state", "state_size", "time_mix_extra_dim", "linear_num_value_heads"):
         if getattr(config, state, None):
             raise ModelRefused(f"{name} has state-space or linear-attention layers ({state}): they cannot be paged.")
     if not getattr(config, "num_attention_heads", None):
         raise ModelRefused(f"{name} has no attention heads in its configuration: there are no keys and values to page.")
+
+
+def _rope_kinds(config: transformers.PretrainedConfig) -> set[str]:
+    """Return the kinds of rotary embedding that the layers use."""
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    by_layer = [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
+    return {str(rope.get("rope_type", rope.get("type", "default"))) for rope in by_layer}
 
 
 def _paged_attention(

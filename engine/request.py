@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.messages import Keep, Sampling
-from prefix_store.chain import Namespace
+from prefix_store.chain import TOKEN_BYTES, Namespace
 
-TOKEN_BYTES = 4  # a token id travels as little-endian uint32
+__all__ = ["TOKEN_BYTES", "Request"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,8 +54,17 @@ class Counters:
 class Scheduler:
     """Continuous batching over one cache."""
 
-    def __init__(self, cache: PrefixCache, *, step_tokens: int, max_num_seqs: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        *,
+        step_tokens: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        queue_timeout_s: float,
+    ) -> None:
         self.cache = cache
+        self.queue_timeout_s = queue_timeout_s
         self.step_tokens = step_tokens
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len  # a table never grows past it: the last tokens are never projected
@@ -63,6 +72,10 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # in the order of admission, oldest first
         self._by_id: dict[str, Sequence] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a request of that id waits or runs."""
+        return request_id in self._by_id
 
     @property
     def waiting(self) -> int:
@@ -95,6 +108,16 @@ class Scheduler:
         for sequence in sequences:
             self._end(sequence, Phase.FAILED, now=now)
             self.counters.failed += 1
+
+    def overdue(self, *, now: float) -> list[Sequence]:
+        """End the sequences that have waited too long for their first room. A preempted one was let in and stays."""
+        late = [
+            sequence
+            for sequence in self._waiting
+            if sequence.admitted is None and now - sequence.submitted >= self.queue_timeout_s
+        ]
+        self.fail(late, now=now)
+        return late
 
     def plan(self, *, now: float) -> list[Chunk]:
         """Choose the chunks of the next step. Preempts and admits as needed; empty when there is nothing to do."""
@@ -162,7 +185,7 @@ class Scheduler:
             if running.phase is Phase.PREFILL and running.hold is not None
         )
         fresh = self._blocks(sequence.length + 1) - len(match.payload)
-        return promised + fresh <= self.cache.obtainable - len(match.payload)  # what it reuses cannot be evicted for it
+        return promised + fresh <= self.cache.obtainable - match.idle  # what it reuses cannot be evicted for it
 
     def _blocks(self, tokens: int) -> int:
         return -(-min(tokens, self.max_model_len) // self.cache.block_tokens)

@@ -108,8 +108,12 @@ def main() -> int:
     socket.connect(sys.argv[1])
     try:
         core = build_core(config)
-    except (ModelRefused, OSError, ValueError) as error:
-        socket.send(messages.encode(StartFailed(reason=str(error))))
+    except Exception as error:
+        known = isinstance(error, ModelRefused)
+        if not known:
+            log.exception("model_failed")
+        reason = str(error) if known else f"{config.model_path} cannot be loaded ({type(error).__name__}): {error}"
+        socket.send(messages.encode(StartFailed(reason=reason.splitlines()[0])))
         socket.close(linger=2_000)
         return 2
     socket.send(messages.encode(core.card))

@@ -61,6 +61,7 @@ def serve(
     max_model_len: Annotated[Given, _option("max_model_len")] = None,
     max_num_seqs: Annotated[Given, _option("max_num_seqs")] = None,
     max_waiting: Annotated[Given, _option("max_waiting")] = None,
+    queue_timeout: Annotated[Given, _option("queue_timeout")] = None,
     step_tokens: Annotated[Given, _option("step_tokens")] = None,
     max_body: Annotated[Given, _option("max_body")] = None,
     config: Annotated[Given, _option("config")] = None,
@@ -145,6 +146,7 @@ def _serve(configuration: Configuration) -> None:
             step_tokens=settings.step_tokens,
             max_num_seqs=settings.max_num_seqs,
             max_waiting=settings.max_waiting,
+            queue_timeout_s=settings.queue_timeout,
         )
         renderer = Renderer.load(folder)
 
@@ -180,8 +182,9 @@ def _find_model(settings: Settings) -> tuple[str, Path]:
 
 def _set_up_logs() -> None:
     """JSON lines on stderr, or coloured ones where a person reads along."""
-    last: structlog.typing.Processor
-    last = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    last: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if sys.stderr.isatty():  # its own kind of traceback shows local variables, and so prompts
+        last = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # it reports clients that speak no HTTP
     structlog.configure(
         processors=[

@@ -97,6 +97,9 @@ class Settings:
     )
     max_num_seqs: int = _setting("16", parse_count, "Sequences that run at the same time.")
     max_waiting: int = _setting("1024", parse_count, "Requests that wait for room; one more is refused with 429.")
+    queue_timeout: float = _setting(
+        "2m", parse_duration, "How long a request waits for room before it is refused with 503."
+    )
     step_tokens: int = _setting("1024", parse_count, "Prefill and decode tokens together in one forward pass.")
     max_body: int = _setting("32MiB", parse_size, "Largest request body; a larger one is refused with 413.")
     config: Path | None = _setting(None, Path, "Configuration file, such as keepwarm.toml.")  # noqa: RUF009

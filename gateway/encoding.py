@@ -10,11 +10,14 @@ same ids on both paths.
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
+
+from gateway.errors import BadRequest
 
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 
@@ -27,10 +30,14 @@ class Marks(NamedTuple):
 
 
 def unused_marks(texts: Iterable[str]) -> Marks:
-    """Choose marks that none of the `texts` contains."""
+    """Choose marks that none of the `texts` contains. Raises BadRequest when a client left none."""
     whole = "\n".join(texts)
-    free = (chr(point) for point in _PRIVATE_USE if chr(point) not in whole)
-    return Marks(next(free), next(free))
+    used = set(whole)
+    free = (chr(point) for point in _PRIVATE_USE if chr(point) not in used)
+    start, end = next(free, None), next(free, None)
+    if start is None or end is None:
+        raise BadRequest("The messages use every private-use character there is.", param="messages")
+    return Marks(start, end)
 
 
 class Encoder:
@@ -53,6 +60,8 @@ class Encoder:
         self._spelt = re.compile(self._pattern)
         self._control_ids = {token for content, (token, _) in self._control.items() if content != unknown}
         self._lead = self._find_lead()
+        shrinks = self._whole.normalizer is not None  # such a tokenizer may drop characters before it counts
+        self.longest = sys.maxsize if shrinks else max(map(len, self._whole.get_vocab()))  # characters of a token
 
     @property
     def tokenizer(self) -> Tokenizer:

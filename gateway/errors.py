@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.errors import EngineUnavailable, ModelRefused, Overloaded, PromptTooLong, RequestRefused
+from engine.errors import EngineUnavailable, ModelRefused, Overloaded, PromptTooLong, QueueTimeout, RequestRefused
 
 
 class GatewayError(Exception):
@@ -80,6 +80,7 @@ VERDICTS: Mapping[type[Exception], _Verdict] = {
     PromptTooLong: _Verdict(400, INVALID, "context_length_exceeded"),
     RequestRefused: _Verdict(400, INVALID),
     Overloaded: _Verdict(429, "rate_limit_error", "engine_overloaded"),
+    QueueTimeout: _Verdict(503, "server_error", "queue_timeout"),
     EngineUnavailable: _Verdict(503, "server_error", "engine_unavailable"),
     ModelRefused: _Verdict(503, "server_error", "model_refused"),
 }

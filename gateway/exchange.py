@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
-from engine.errors import EngineUnavailable, Overloaded, RequestRefused
+from engine.errors import EngineUnavailable, Overloaded, PromptTooLong, RequestRefused
 from engine.messages import Delta, Keep, ModelCard, Prefilled, Sampling, Submit
 from gateway.backends import Backend
 from gateway.detokenize import Detokenizer
@@ -153,6 +153,12 @@ class Exchanges:
             raise UnknownModel(ask.model)
         if self._backend.card is None:
             raise EngineUnavailable(self._backend.detail)
+        least, limit = self._renderer.least(ask.turns), self._backend.card.max_model_len
+        if least > limit:
+            raise PromptTooLong(
+                f"This model's maximum context length is {limit} tokens. However, your messages have at least {least}.",
+                field="messages",
+            )
         prompt = await self._renderer.prompt(ask.turns)
         card = self._backend.card
         if card is None:

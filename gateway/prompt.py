@@ -97,6 +97,10 @@ class Renderer:
         encoder = Encoder(tokenizer.backend_tokenizer, unknown=tokenizer.unk_token)
         return cls(encoder, ChatTemplate(source, names=names, clock=clock))
 
+    def least(self, turns: Sequence[Turn]) -> int:
+        """Tokens that the turns make at the very least, known without encoding: no token is longer than the longest."""
+        return sum(map(len, _texts(turns))) // self._encoder.longest
+
     async def prompt(self, turns: Sequence[Turn]) -> Prompt:
         """Render without making the event loop wait."""
         if len(turns) <= INLINE_TURNS and sum(map(len, _texts(turns))) <= INLINE_CHARACTERS:

@@ -26,6 +26,7 @@ class Match(Generic[P]):
     tokens: int
     payload: list[P]
     tail: Tail[P] | None
+    idle: int  # of the whole blocks, those on no leased path
 
 
 class Lease(Generic[P]):

@@ -46,11 +46,16 @@ class RadixTree(Generic[P]):
         """Return the longest live prefix of `tokens`. Renews nothing and splits nothing. O(tokens + nodes)."""
         top = self._roots.get(namespace)
         if top is None:
-            return Match(0, [], None)
+            return Match(0, [], None, 0)
         place = self._walk(top, tokens, now)
         payload = self._payload_of(place.node.parent) if place.blocks else self._payload_of(place.node)
         payload += place.node.payload[: place.blocks]
-        return Match(place.tokens, payload, self._tail(place, tokens, now))
+        idle = place.blocks if not place.node.leases else 0
+        above = place.node.parent if place.blocks else place.node
+        while above is not None:
+            idle += 0 if above.leases else len(above.payload)
+            above = above.parent
+        return Match(place.tokens, payload, self._tail(place, tokens, now), idle)
 
     def lease(self, namespace: Namespace, tokens: bytes, now: float) -> Lease[P]:
         """Take hold of the longest live prefix, renew it and every ancestor by their own classes. O(tokens + nodes)."""

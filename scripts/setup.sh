@@ -22,6 +22,8 @@ python_of() {  # print the path of the first interpreter that works and is new e
     return 1
 }
 
+has_venv() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
+
 has_gpu() { [[ -e /proc/driver/nvidia/version ]] || nvidia-smi -L >/dev/null 2>&1; }
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
@@ -48,7 +50,11 @@ install_torch() {
 
 install_all() {
     if [[ $(.venv/bin/python --version 2>/dev/null) != $("$python" --version) ]]; then
-        "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        if ! has_venv && [[ $EUID == 0 ]] && command -v apt-get >/dev/null; then
+            say "python3-venv from Debian, without which $python cannot make an environment"
+            apt-get -qq update && apt-get -qq install --yes python3-venv >/dev/null || say "that failed"
+        fi
+        has_venv ||
             die "$python lacks the venv module. On Debian: apt-get install python3-venv"
         say "a fresh .venv with $("$python" --version)"
         rm -rf .venv

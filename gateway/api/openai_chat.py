@@ -7,7 +7,6 @@ between them, so a list of parts and the same text as one string are the same pr
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -21,6 +20,7 @@ from gateway.prompt import ToolCall, Turn
 from gateway.retention import AskedMark, Wish
 
 MAX_STOPS = 4
+MAX_STOP_LENGTH = 1024  # characters
 _INT64_MAX = 2**63 - 1
 
 
@@ -168,8 +168,8 @@ def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
     if len(stops) > MAX_STOPS:
         raise BadRequest(f"At most {MAX_STOPS} stop strings are allowed, not {len(stops)}.", param="stop")
     for path, text in stops.items():
-        if not text:
-            raise BadRequest("A stop string must not be empty.", param=path)
+        if not 0 < len(text) <= MAX_STOP_LENGTH:
+            raise BadRequest(f"A stop string has 1 to {MAX_STOP_LENGTH} characters, not {len(text)}.", param=path)
     return tuple(stops.values())
 
 
@@ -204,8 +204,8 @@ def _text(content: str | list[ContentPart] | None, path: str) -> str:
 def _arguments(text: str) -> dict[str, Any] | str:
     """Arguments as an object: templates write objects. Nothing and null are the empty object."""
     try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
+        value = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError):
         return text
     if value is None:
         return {}

@@ -7,7 +7,9 @@ is cancelled, because its client left, closes its exchange on the way out.
 
 from __future__ import annotations
 
+import asyncio
 import time
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
@@ -16,21 +18,29 @@ from aiohttp import web
 
 from gateway.api import openai_answers, openai_chat
 from gateway.exchange import Ask, Done, Text
-from gateway.keys import BACKEND, EXCHANGES, IDENTITY, REQUEST_ID, SETTINGS, STREAM
+from gateway.keys import BACKEND, EXCHANGES, IDENTITY, SETTINGS, STREAM
 
+INLINE_BYTES: Final = 1 << 18  # some milliseconds of parsing
 KNOWN_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})  # what aiohttp always decodes
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions."""
-    wanted = openai_chat.parse(await _body(request))
+    wanted = await _parsed(await _body(request))
     created = int(time.time())
-    ask = openai_chat.ask_of(wanted, f"chatcmpl-{request[REQUEST_ID]}", tenant=request[IDENTITY].tenant)
+    ask = openai_chat.ask_of(wanted, f"chatcmpl-{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
     async with aclosing(request.app[EXCHANGES].answer(ask)) as events:
         if not wanted.stream:
             return await _whole(ask, created, events)
         shapes = openai_answers.Stream(ask, created, include_usage=wanted.include_usage)
         return await _streamed(request, shapes, events)
+
+
+async def _parsed(body: bytes) -> openai_chat.ChatRequest:
+    """Read a body; a large one in a thread, so that no other stream waits for it."""
+    if len(body) <= INLINE_BYTES:
+        return openai_chat.parse(body)
+    return await asyncio.get_running_loop().run_in_executor(None, openai_chat.parse, body)
 
 
 async def models(request: web.Request) -> web.Response:

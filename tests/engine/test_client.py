@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from engine.client import EngineClient
 from engine.config import EngineConfig
-from engine.errors import EngineUnavailable, ModelRefused, PromptTooLong
+from engine.errors import EngineUnavailable, ModelRefused, Overloaded, PromptTooLong
 from engine.messages import Sampling, Submit
 from tests.engine.workbench import GREEDY, plain_answer, tiny_module
 
@@ -96,7 +97,39 @@ async def test_a_model_that_cannot_be_served_is_refused_once(folder):
     """The reason arrives, and the process is not started over and over."""
     client = EngineClient(EngineConfig(model="tiny", model_path=str(folder), kv_bytes=10, threads=1))
     await client.start()
-    with pytest.raises(ModelRefused, match="--kv-bytes"):
+    with pytest.raises(ModelRefused, match="kv-bytes"):
         await client.ready()
     await client.stop()
     assert client.restarts == 0
+
+
+async def test_weights_that_are_cut_off_are_refused_once(folder, tmp_path):
+    """A truncated weight file is one clear refusal, not a restart after another."""
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    client = EngineClient(EngineConfig(model="tiny", model_path=str(broken), threads=1))
+    await client.start()
+    with pytest.raises(ModelRefused, match="cannot be loaded"):
+        await client.ready()
+    await client.stop()
+    assert client.restarts == 0
+
+
+async def test_one_more_than_the_queue_holds_is_told_at_once(folder):
+    """The refusal needs no word from the engine."""
+    config = EngineConfig(
+        model="tiny", model_path=str(folder), kv_bytes=1 << 22, threads=1, max_num_seqs=1, max_waiting=1
+    )
+    client = EngineClient(config)
+    await client.start()
+    await client.ready()
+    with (
+        client.open(submit("a", max_tokens=400)),
+        client.open(submit("b", max_tokens=400)),
+        pytest.raises(Overloaded),
+        client.open(submit("c")),
+    ):
+        pass
+    await client.stop()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.messages import AskStats, Sampling
+from engine.messages import AskStats, Refused, Sampling, Submit
 from engine.sampler import sample, uniform
-from tests.engine.workbench import VOCAB, Bench, ScriptedRunner
+from tests.engine.workbench import VOCAB, Bench, ScriptedRunner, scripted_answer
 
 
 @pytest.fixture
@@ -40,8 +40,7 @@ def test_the_door_names_the_field(bench, prompt, extra, field):
 
 def test_a_full_queue_says_when_to_come_back():
     """One more than the queue holds is told to retry; the others are served."""
-    bench = Bench(ScriptedRunner(4), blocks=8)
-    object.__setattr__(bench.core.config, "max_waiting", 2)
+    bench = Bench(ScriptedRunner(4), blocks=8, max_waiting=2)
     ids = [bench.submit([1, 2, 3]) for _ in range(3)]
     assert bench.answers[ids[2]].refused.kind == "Overloaded"
     assert bench.answers[ids[2]].refused.retry_after_s > 0
@@ -49,10 +48,51 @@ def test_a_full_queue_says_when_to_come_back():
     assert all(bench.answers[i].finished for i in ids[:2])
 
 
+def test_waiting_too_long_for_room_is_told():
+    """Behind a long answer, a request that waits beyond the limit is told to come back; the running one goes on."""
+    bench = Bench(ScriptedRunner(4), blocks=64, max_num_seqs=1, queue_timeout_s=5.0)
+    first, late = bench.submit([1, 2], max_tokens=20), bench.submit([3, 4])
+    for _ in range(4):
+        bench.clock.tick(2.0)
+        bench.step()
+    assert (bench.answers[late].refused.kind, bench.answers[late].refused.retry_after_s) == ("QueueTimeout", 1.0)
+    bench.run()
+    assert len(bench.answers[first].tokens) == 20
+
+
+def test_one_id_twice_is_refused_and_hurts_nobody(bench):
+    """A second request under an id that is under way is refused; the first one's answer is whole."""
+    first = bench.submit([1, 2, 3], max_tokens=4)
+    tokens = (7).to_bytes(4, "little")
+    answer = bench.core.handle(Submit(id=first, tokens=tokens, max_tokens=4))
+    assert isinstance(answer, Refused) and answer.kind == "RequestRefused"
+    bench.run()
+    assert bench.answers[first].tokens == scripted_answer([1, 2, 3], 4)
+
+
+def test_what_could_never_fit_the_pool_is_refused_with_the_numbers():
+    """A window larger than the pool: a request beyond the pool is refused, one within it is served."""
+    bench = Bench(ScriptedRunner(4), blocks=4, max_model_len=64)
+    refused = bench.ask([1] * 10, max_tokens=7).refused
+    assert refused.kind == "RequestRefused"
+    assert "holds 16 tokens" in refused.message and "requested 17 tokens (10 in the messages, 7" in refused.message
+    assert bench.ask([1] * 10, max_tokens=6).finished
+
+
+def test_requests_that_share_a_prefix_run_together():
+    """Six requests on a prefix that fills most of the pool need only their own ends, so all of them run at once."""
+    bench = Bench(ScriptedRunner(4), blocks=64, step_tokens=512, max_num_seqs=8)
+    prefix = [at % 50 for at in range(160)]
+    bench.ask(prefix, max_tokens=1)
+    for end in range(6):
+        bench.submit([*prefix, end, end], max_tokens=8)
+    bench.step()
+    assert (bench.core.stats().running, bench.core.stats().waiting) == (6, 0)
+    bench.run()
+
+
 def test_a_stop_token_ends_the_answer_unseen():
     """The stop token is counted as generated and not part of the answer."""
-    from tests.engine.workbench import scripted_answer
-
     truth = scripted_answer([5, 6], 10)
     bench = Bench(ScriptedRunner(4))
     answer = bench.ask([5, 6], max_tokens=10, stop_ids=(truth[3],))

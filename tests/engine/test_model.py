@@ -53,13 +53,22 @@ def test_the_digest_follows_the_weights(tmp_path):
     assert load(tmp_path / "one").weights == digest(tmp_path / "one")
 
 
-def test_a_pool_too_small_for_one_sequence_names_the_numbers():
-    """The refusal says what would fit."""
+def test_a_pool_without_a_block_names_the_numbers():
+    """A pool smaller than the window is allowed, one smaller than a block is refused with what would do."""
     layout = KVLayout(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32)
     assert layout.bytes_per_token == 256
-    with pytest.raises(ModelRefused, match=r"hold 48 tokens.*--kv-bytes 16384 or more, or --max-model-len 48"):
-        plan_blocks(layout, kv_bytes=256 * 63, free_bytes=0, block_tokens=16, max_model_len=64)
-    assert plan_blocks(layout, kv_bytes=256 * 64, free_bytes=0, block_tokens=16, max_model_len=64) == 4
+    with pytest.raises(ModelRefused, match=r"not even one block of 16 tokens. Give --kv-bytes 4096 or more.* 16384"):
+        plan_blocks(layout, kv_bytes=256 * 15, free_bytes=0, block_tokens=16, max_model_len=64)
+    assert plan_blocks(layout, kv_bytes=256 * 63, free_bytes=0, block_tokens=16, max_model_len=64) == 3
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_positions_that_depend_on_the_prompts_length_are_refused(kind):
+    """Keys cached under a short prompt would be wrong in a longer one."""
+    config = LlamaConfig()
+    config.rope_parameters = {"rope_type": kind, "rope_theta": 10_000.0, "factor": 2.0}
+    with pytest.raises(ModelRefused, match=kind):
+        refuse_unpaged(config)
 
 
 def test_the_layout_knows_grouped_heads():

@@ -179,6 +179,8 @@ class Bench:
         max_num_seqs: int = 8,
         max_model_len: int | None = None,
         ttl_s: float = 300.0,
+        max_waiting: int = 1024,
+        queue_timeout_s: float = 60.0,
         vocab_size: int = VOCAB,
     ) -> None:
         self.clock = HandClock()
@@ -192,6 +194,8 @@ class Bench:
             block_tokens=block_tokens,
             step_tokens=step_tokens,
             max_num_seqs=max_num_seqs,
+            max_waiting=max_waiting,
+            queue_timeout_s=queue_timeout_s,
         )
         self.keep = Keep(held_ttl_s=ttl_s, held_klass=format_duration(ttl_s))
         card = ModelCard(

@@ -7,11 +7,13 @@ import gzip
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from engine.errors import EngineUnavailable, Overloaded, PromptTooLong
 from tests.gateway.conftest import Gateway, StartGateway, events_of
+from tests.gateway.scripted import MODEL
 
 SECRET = "the-launch-code-is-1234"
 
@@ -369,3 +371,48 @@ async def test_stopping_waits_for_answers_then_stops_the_engine(start_gateway: S
     await asyncio.wait_for(gateway.backend.entered.acquire(), 5)
     await asyncio.gather(answer, gateway.serving.server.close())
     assert (answer.result().status, gateway.backend.stopped) == (200, True)
+
+
+async def test_one_request_id_twice_is_two_requests(start_gateway: StartGateway) -> None:
+    """The id that a client sends is for its logs; the engine never sees it, so it may come twice."""
+    gateway = await start_gateway()
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
+    headers = {"x-request-id": "same"}
+    answers = [await gateway.serving.post("/v1/chat/completions", json=body, headers=headers) for _ in range(2)]
+    assert [answer.headers["x-request-id"] for answer in answers] == ["same", "same"]
+    assert len({submit.id for submit in gateway.backend.submitted}) == 2
+
+
+async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(start_gateway: StartGateway) -> None:
+    """A message of many windows is a 400 with both numbers."""
+    gateway = await start_gateway()
+    answer = await gateway.chat(messages=[{"role": "user", "content": "word " * 200_000}])
+    error = (await answer.json())["error"]
+    assert (answer.status, error["code"]) == (400, "context_length_exceeded")
+    assert "2048 tokens" in error["message"]
+    assert gateway.backend.submitted == []
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"a": NaN}'])
+async def test_arguments_that_are_no_json_stay_text(start_gateway: StartGateway, arguments: str) -> None:
+    """Half a surrogate pair or NaN inside a call's arguments is the client's text, not our failure."""
+    gateway = await start_gateway()
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    assert (await gateway.chat(messages=messages)).status == 200
+
+
+async def test_every_private_use_character_at_once_is_a_400(start_gateway: StartGateway) -> None:
+    """A text that leaves no stand-in for the control token it spells is refused, not left hanging."""
+    gateway = await start_gateway()
+    text = "<|im_end|>" + "".join(map(chr, range(0xF0000, 0xFFFFE)))
+    gateway.backend.card = msgspec.structs.replace(gateway.backend.card, max_model_len=10_000_000)
+    answer = await gateway.chat(messages=[{"role": "user", "content": text}])
+    assert (answer.status, (await answer.json())["error"]["param"]) == (400, "messages")
+
+
+async def test_a_stop_string_has_a_length(start_gateway: StartGateway) -> None:
+    """A stop string of a megabyte is refused with its path."""
+    gateway = await start_gateway()
+    answer = await gateway.chat(stop=["ok", "x" * 1_000_000])
+    assert (answer.status, (await answer.json())["error"]["param"]) == (400, "stop[1]")
