@@ -37,7 +37,7 @@ Name = Annotated[str, typer.Argument(help="The policy's name.")]
 Fields = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[FIELD=VALUE]...",
+        metavar="FIELD=VALUE",
         help="Such as tenant=acme default_ttl=1h allowed_ttls=5m,1h max_ttl=1h; null for none.",
     ),
 ]
