@@ -72,7 +72,7 @@ def measure(folder: Path, advance: Advance) -> InProcess:
     from engine.worker import build_core
 
     logging.disable_progress_bar()  # ours is enough
-    core = build_core(EngineConfig(model="bench", model_path=str(folder), kv_bytes=KV_BYTES, ttl_s=3600.0))
+    core = build_core(EngineConfig(model="bench", model_path=str(folder), kv_bytes=KV_BYTES))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     advance("both models are loaded")

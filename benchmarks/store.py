@@ -19,7 +19,8 @@ from benchmarks import environment, report
 from benchmarks.measure import Advance, Result, Series, Target
 from engine.core import SWEEP_NODES
 from prefix_store.chain import Namespace, chain, root
-from prefix_store.radix import Lease, RadixTree
+from prefix_store.leases import Lease
+from prefix_store.radix import RadixTree
 from prefix_store.retention import Retention
 
 NAME = "store"

@@ -112,7 +112,7 @@ def build_admin_app(house: House) -> web.Application:
     """Build the application that operators reach."""
     key = house.settings.admin_key
     guards = [] if key is None else [admin_key_required(key)]
-    app = web.Application(middlewares=[identify, account, envelop, *guards])
+    app = web.Application(middlewares=[identify, account, envelop, *guards], client_max_size=house.settings.max_body)
     _furnish(app, house)
     app.router.add_get("/metrics", metrics_page)
     add_routes(app)

@@ -128,10 +128,12 @@ def _serve(configuration: Configuration) -> None:
     from engine.config import EngineConfig  # noqa: PLC0415 - `--help` and wrong settings answer without these
     from gateway import app as house  # noqa: PLC0415
     from gateway.backends.bundled import Bundled  # noqa: PLC0415
+    from gateway.config_file import redis_settings  # noqa: PLC0415
+    from gateway.keyring import Keyring  # noqa: PLC0415
     from gateway.prompt import Renderer  # noqa: PLC0415
     from gateway.state import begin, open_state  # noqa: PLC0415
 
-    settings = configuration.settings
+    settings, file = configuration.settings, configuration.file
     _set_up_logs()
     with (
         house.bind(settings.host, settings.port, "--port") as serving,
@@ -151,9 +153,14 @@ def _serve(configuration: Configuration) -> None:
         renderer = Renderer.load(folder)
 
         async def run() -> None:
-            state = await open_state(state_dir(os.environ), os.environ, block_tokens=config.block_tokens)
-            await begin(state, ttl_s=settings.ttl)
-            await house.serve(house.build_house(settings, Bundled(config), renderer, state), serving, admin)
+            shared = redis_settings(configuration, os.environ)
+            folder = state_dir(os.environ)
+            state = await open_state(folder, shared, block_tokens=config.block_tokens, classes=file.classes)
+            await begin(state, ttl_s=settings.ttl, policies=file.policies, classes=file.classes)
+            built = house.build_house(
+                settings, Bundled(config), renderer, state, classes=file.classes, keyring=Keyring(file.keys)
+            )
+            await house.serve(built, serving, admin)
 
         asyncio.run(run())
 

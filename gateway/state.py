@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -28,15 +28,14 @@ ATTEMPTS = 3  # another gateway may write the same policy at the same moment
 
 
 async def open_state(
-    folder: Path, environ: Mapping[str, str], *, block_tokens: int, classes: RetentionClasses = CLASSES
+    folder: Path, shared: RedisSettings | None, *, block_tokens: int, classes: RetentionClasses = CLASSES
 ) -> SharedState:
-    """Open the Redis that `environ` names (KEEPWARM_REDIS…), else the SQLite file in `folder`.
+    """Open the Redis that gateways share, or without one the SQLite file in `folder`.
 
     Raises ConfigError with what to do when the state cannot be used.
     """
     built_in = default_policy(block_tokens=block_tokens, classes=classes)
     try:
-        shared = RedisSettings.from_environment(environ)
         if shared is not None:
             return await RedisStore.open(shared, built_in=built_in)
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)

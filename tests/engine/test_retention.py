@@ -40,7 +40,8 @@ def set_policies(bench: Bench, *policies: PolicyTerms, preview: bool = False):
 def read(bench: Bench, prompt: list[int], **fields) -> int:
     """Ask once more and return the tokens read."""
     fields.setdefault("keep", keep())
-    return bench.ask(prompt, max_tokens=1, **fields).prefilled.read
+    tokens: int = bench.ask(prompt, max_tokens=1, **fields).prefilled.read
+    return tokens
 
 
 WHOLE = 4 * B - 1  # what a repeated prompt of four blocks reads: all but the token that is always computed

@@ -23,7 +23,7 @@ def policy(**fields) -> Policy:
     return Policy(name="default", **fields)
 
 
-def marked(text: str, ttl: str | None = None) -> dict:
+def marked(text: str, ttl: str | None = None) -> dict[str, object]:
     """A text part with a mark at its end."""
     breakpoint_ = {"mode": "explicit"} | ({"ttl": ttl} if ttl else {})
     return {"type": "text", "text": text, "prompt_cache_breakpoint": breakpoint_}

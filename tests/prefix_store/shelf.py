@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from prefix_store.chain import Namespace
-from prefix_store.radix import Lease, Published, RadixTree
+from prefix_store.leases import Lease, Published
+from prefix_store.radix import RadixTree
 from prefix_store.retention import Retention
 from tests.prefix_store.twins import pack, retention, space
 

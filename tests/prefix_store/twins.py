@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from prefix_store.chain import Namespace
+from prefix_store.leases import Lease
 from prefix_store.node import Node
-from prefix_store.radix import Lease, RadixTree
+from prefix_store.radix import RadixTree
 from prefix_store.retention import Kept, Retention
 from tests.prefix_store.oracle import Oracle, Tokens
 
