@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from engine.errors import EngineUnavailable, Overloaded, PromptTooLong
 from tests.gateway.conftest import Gateway, StartGateway, events_of
-from tests.gateway.scripted import MODEL
+from tests.gateway.scripted import CARD, MODEL
 
 SECRET = "the-launch-code-is-1234"
 
@@ -406,7 +406,7 @@ async def test_every_private_use_character_at_once_is_a_400(start_gateway: Start
     """A text that leaves no stand-in for the control token it spells is refused, not left hanging."""
     gateway = await start_gateway()
     text = "<|im_end|>" + "".join(map(chr, range(0xF0000, 0xFFFFE)))
-    gateway.backend.card = msgspec.structs.replace(gateway.backend.card, max_model_len=10_000_000)
+    gateway.backend.card = msgspec.structs.replace(CARD, max_model_len=10_000_000)
     answer = await gateway.chat(messages=[{"role": "user", "content": text}])
     assert (answer.status, (await answer.json())["error"]["param"]) == (400, "messages")
 
