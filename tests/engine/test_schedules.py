@@ -18,7 +18,13 @@ class Schedules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.bench = Bench(
-            ScriptedRunner(BLOCK), blocks=8, block_tokens=BLOCK, step_tokens=5, max_num_seqs=3, ttl_s=10.0
+            ScriptedRunner(BLOCK),
+            blocks=8,
+            block_tokens=BLOCK,
+            step_tokens=5,
+            max_num_seqs=3,
+            ttl_s=10.0,
+            queue_timeout_s=1e9,
         )
         self.wanted: dict[str, tuple[list[int], int]] = {}
         self.left: set[str] = set()
