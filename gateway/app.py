@@ -158,7 +158,7 @@ async def metrics_page(request: web.Request) -> web.Response:
         stats = await asyncio.wait_for(backend.stats(), STATS_PATIENCE_S)
     except (EngineUnavailable, TimeoutError):
         stats = None
-    page = request.app[METRICS].exposition(stats, backend.restarts)
+    page = request.app[METRICS].exposition(stats, backend.restarts, degraded=request.app[POLICIES].state.degraded)
     return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 

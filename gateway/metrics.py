@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -28,6 +28,8 @@ GAUGES = {
     "blocks_cached": "Blocks that hold a reusable prefix nobody uses now.",
     "blocks_held": "Blocks in use by some sequence.",
     "nodes": "Nodes of the prefix tree.",
+    "blocks_promised": "Blocks kept by a promise, cached or in use.",
+    "tombstones": "Runs of blocks that went and of which the reason is remembered.",
 }
 COUNTERS = {
     "prompt_tokens": "Prompt tokens of admitted requests.",
@@ -65,6 +67,15 @@ class _EngineReading(Collector):
             yield GaugeMetricFamily(f"keepwarm_engine_{name}", text, getattr(self.stats, name))
         for name, text in COUNTERS.items():
             yield CounterMetricFamily(f"keepwarm_engine_{name}", text, getattr(self.stats, f"{name}_total"))
+        yield CounterMetricFamily("keepwarm_engine_blocks_purged", "Cached blocks purged.", self.stats.purged_total)
+        broken = CounterMetricFamily(
+            "keepwarm_cache_promise_broken",
+            "Promised blocks that went before their deadline.",
+            labels=["class", "tenant"],
+        )
+        for key, blocks in self.stats.broken_promises.items():
+            broken.add_metric(key.split("|", 1), blocks)
+        yield broken
 
 
 class Metrics:
@@ -99,6 +110,9 @@ class Metrics:
             buckets=INTER_TOKEN_BUCKETS_S,
             registry=self.registry,
         ).labels(model)
+        self._degraded = Gauge(
+            "keepwarm_state_degraded", "Whether the shared state is on local knowledge only.", registry=self.registry
+        )
         self._engine = _EngineReading()
         self.registry.register(self._engine)
 
@@ -125,7 +139,8 @@ class Metrics:
         """Count one HTTP answer. `route` must be one of ours; an odd method is folded."""
         self._responses.labels(route, method if method in METHODS else "other", str(status)).inc()
 
-    def exposition(self, stats: EngineStats | None, restarts: int) -> bytes:
-        """Return the page for one scrape, with this snapshot of the engine."""
+    def exposition(self, stats: EngineStats | None, restarts: int, *, degraded: str | None = None) -> bytes:
+        """Return the page for one scrape, with this snapshot of the engine and why the state is degraded, if it is."""
+        self._degraded.set(degraded is not None)
         self._engine.stats, self._engine.restarts = stats, restarts
         return generate_latest(self.registry)
