@@ -1,7 +1,7 @@
 """Replay public request traces through the real tree, and hold the result against a plain replay.
 
-A line of a trace is one request: time in milliseconds, length in tokens, one id per 512 tokens. A block is reusable while
-`now − last use < TTL`; read tokens are min(512 × leading reusable blocks, length). Run:
+A line of a trace is one request: time in milliseconds, length in tokens, one id per 512 tokens. A block is reusable
+while `now − last use < TTL`; read tokens are min(512 × leading reusable blocks, length). Run:
 `KEEPWARM_TRACE_DATA=FOLDER python -m benchmarks.traces`.
 """
 
