@@ -52,12 +52,12 @@ def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """Start servers and wait until they are ready; all end with the run."""
     processes: list[subprocess.Popen[bytes]] = []
 
-    def start(*flags: str) -> Server:
-        home = tmp_path_factory.mktemp("home")
+    def start(*flags: str, home: Path | None = None, **environ: str) -> Server:
+        home = home or tmp_path_factory.mktemp("home")
         port, admin_port = free_port(), free_port()
         ports = ("--port", str(port), "--admin-port", str(admin_port))
         command = [sys.executable, "-m", "gateway.cli", "serve", *ports, "--model", str(tiny_model), *flags]
-        environment = os.environ | {"XDG_STATE_HOME": str(home), "XDG_CACHE_HOME": str(home)}
+        environment = os.environ | {"XDG_STATE_HOME": str(home), "XDG_CACHE_HOME": str(home)} | environ
         log = (home / "server.log").open("wb")
         with log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
