@@ -50,7 +50,9 @@ def redis() -> Iterator[RedisServer]:
 def test_a_class_of_five_seconds_in_real_time(start_server: StartServer):
     """A hit at three seconds, a hit at seven because it was renewed, and at thirteen a miss that says since when."""
     server = start_server("--ttl", "5s", "--kv-bytes", "8MiB")
-    began, reads, told = time.monotonic(), [], {}
+    began = time.monotonic()
+    reads: list[bool] = []
+    told: dict[str, Any] = {}
     for at in (0, 3, 7, 13):
         time.sleep(max(0.0, began + at - time.monotonic()))
         read, told = ask(server)
