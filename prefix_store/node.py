@@ -82,6 +82,27 @@ class Node(Generic[P]):
             stack += node.children
             yield node
 
+    def split(self, blocks: int, stride: int) -> Node[P]:
+        """Cut the run after its first `blocks` blocks of `stride` bytes; return the new upper half.
+
+        Each half keeps the old times. The lower half stays the same object, so leases and queue entries that speak of
+        it stay true.
+        """
+        parent, cut = self.parent, blocks * stride
+        assert parent is not None and 0 < blocks < len(self.payload)
+        hashes, rest = self.hashes[: blocks * HASH_BYTES], self.hashes[blocks * HASH_BYTES :]
+        upper = Node(
+            parent, self.tokens[:cut], hashes, self.payload[:blocks], self.retention, self.used, self.namespace
+        )
+        upper.born, upper.renewed, upper.shortened = self.born, self.renewed, self.shortened
+        upper.deadline, upper.kept, upper.reads, upper.leases = self.deadline, self.kept, self.reads, self.leases
+        key = self.tokens[:stride]
+        parent.drop(key)
+        parent.attach(upper, key)
+        self.tokens, self.hashes, self.payload = self.tokens[cut:], rest, self.payload[blocks:]
+        upper.attach(self, self.tokens[:stride])
+        return upper
+
     @property
     def last_hash(self) -> bytes:
         """The chain up to the node's end."""

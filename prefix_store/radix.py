@@ -10,20 +10,20 @@ Owns the nodes. Knows no torch, no clock and no blocks: the payload is whatever 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from prefix_store import lifetimes
+from prefix_store import audit, lifetimes
 from prefix_store.census import Census
 from prefix_store.chain import HASH_BYTES, TOKEN_BYTES, BlockHash, Namespace, chain, root
-from prefix_store.leases import Lease, Match, Place, Published, Tail, TreeStats
+from prefix_store.leases import Lease, Match, Published, TreeStats
+from prefix_store.match import best_tail, payload_to, walk
 from prefix_store.node import Node, common_tokens
 from prefix_store.queues import IdleLeaves, Pressure, by_deadline, by_pressure
 from prefix_store.reasons import Absence, Fate, Tombstones
 from prefix_store.retention import Kept, Retention
 
 P = TypeVar("P")
-EVERY_QUEUE = 3  # both bits of `Node.queued`
 
 
 class RadixTree(Generic[P]):
@@ -47,29 +47,29 @@ class RadixTree(Generic[P]):
         top = self._roots.get(namespace)
         if top is None:
             return Match(0, [], None, 0)
-        place = self._walk(top, tokens, now)
-        payload = self._payload_of(place.node.parent) if place.blocks else self._payload_of(place.node)
+        place = walk(top, tokens, now, self.block_tokens)
+        payload = payload_to(place.node.parent) if place.blocks else payload_to(place.node)
         payload += place.node.payload[: place.blocks]
         idle = place.blocks if not place.node.leases else 0
         above = place.node.parent if place.blocks else place.node
         while above is not None:
             idle += 0 if above.leases else len(above.payload)
             above = above.parent
-        return Match(place.tokens, payload, self._tail(place, tokens, now), idle)
+        return Match(place.tokens, payload, best_tail(place, tokens, now, self.block_tokens), idle)
 
     def lease(self, namespace: Namespace, tokens: bytes, now: float) -> Lease[P]:
         """Take hold of the longest live prefix, renew it and every ancestor by their own classes. O(tokens + nodes)."""
         top = self._roots.get(namespace)
         if top is None:
             top = self._roots[namespace] = Node(None, b"", root(namespace), [], None, now, namespace)
-        place = self._walk(top, tokens, now)
-        tail = self._tail(place, tokens, now)
+        place = walk(top, tokens, now, self.block_tokens)
+        tail = best_tail(place, tokens, now, self.block_tokens)
         end = self._split(place.node, place.blocks) if place.blocks else place.node
         lifetimes.renew(end, now)
         self._hold(end)
         if tail is not None:
             self._hold(tail.node)
-        return Lease(end, place.tokens, self._payload_of(end), tail, self._purges.get(namespace.tenant, 0))
+        return Lease(end, place.tokens, payload_to(end), tail, self._purges.get(namespace.tenant, 0))
 
     def release_tail(self, lease: Lease[P], now: float) -> list[P]:
         """Let go of the block that was copied from. Return what is free now."""
@@ -195,7 +195,7 @@ class RadixTree(Generic[P]):
         top = self._roots.get(namespace)
         if top is None:
             return None
-        place = self._walk(top, tokens, now)
+        place = walk(top, tokens, now, self.block_tokens)
         node = self._split(place.node, place.blocks) if place.blocks else place.node
         while node.parent is not None and node.parent.retention is not None and len(node.parent.children) == 1:
             node = node.parent
@@ -248,113 +248,16 @@ class RadixTree(Generic[P]):
 
     def check(self) -> None:
         """Raise if any invariant is broken. O(tokens)."""
-        nodes = list(self.nodes())
-        census = self.census
-        blocks = Counter[str]()
-        promised = Counter[str]()
-        for node in nodes:
-            blocks[node.namespace.tenant] += len(node.payload)
-            promised[node.namespace.tenant] += len(node.payload) * (node.kept is Kept.PROMISED)
-        assert len(nodes) == census.nodes, "a node was lost"
-        assert sum(blocks.values()) == census.blocks and +blocks == +census.by_tenant, "a block was lost"
-        assert +promised == +census.promised, "promised blocks are miscounted"
-        assert sum(len(node.payload) for node in nodes if not node.leases) == census.idle, "idle blocks are miscounted"
-        assert self.tombstones.blocks == sum(stone.blocks for stone in self.tombstones), "tombstones are miscounted"
-        for namespace, top in self._roots.items():
-            assert top.children or top.leases, "an empty root stays"
-            assert top.hashes == root(namespace), "a root has another namespace's hash"
-        for node in [*self._roots.values(), *nodes]:
-            assert node.keys == [child.tokens[: self._stride] for child in node.children], (
-                "a key is not the first block"
-            )
-            assert node.keys == sorted(set(node.keys)), "children are out of order or doubled"
-            assert all(child.parent is node for child in node.children), "a child has another parent"
-            assert node.leases >= sum(child.leases for child in node.children), "a lease is not counted above"
-        for node in nodes:
-            self._check_node(node)
+        audit.check(self)
 
-    def _check_node(self, node: Node[P]) -> None:
-        assert node.payload, "a node without blocks"
-        assert len(node.tokens) == len(node.payload) * self._stride, "tokens and payload disagree"
-        assert len(node.hashes) == len(node.payload) * HASH_BYTES, "hashes and payload disagree"
-        if node.detached:
-            assert node.leases or node.children, "a purged node stays without a lease"
-            return
-        assert node.parent is not None, "a node without a parent"
-        expected = chain(BlockHash(node.parent.last_hash), node.tokens, self.block_tokens)
-        assert node.hashes == expected, "a broken chain"
-        assert node.deadline <= node.parent.deadline, "a parent would go before its child"
-        assert not node.idle_leaf or node.queued == EVERY_QUEUE, "an idle leaf is in no queue"
-
-    def _walk(self, top: Node[P], tokens: bytes, now: float) -> Place[P]:
-        """Follow `tokens` through live nodes as far as whole blocks agree."""
-        node, at, stride = top, 0, self._stride
-        end = len(tokens) - len(tokens) % stride
-        while at < end:
-            child = node.child(tokens[at : at + stride])
-            if child is None or child.deadline <= now:
-                break
-            size = len(child.tokens)
-            if size > stride and tokens[at : at + size] != child.tokens:
-                blocks = common_tokens(child.tokens, tokens[at:end]) // self.block_tokens
-                return Place(child, blocks, (at + blocks * stride) // TOKEN_BYTES)
-            node, at = child, at + size
-        return Place(node, 0, at // TOKEN_BYTES)
-
-    def _tail(self, place: Place[P], tokens: bytes, now: float) -> Tail[P] | None:
-        """Return the live block that shares most leading tokens with what follows the match."""
-        wanted = tokens[place.tokens * TOKEN_BYTES :][: self._stride]
-        if len(wanted) < TOKEN_BYTES:
-            return None
-        if place.blocks:
-            rest = place.node.tokens[place.blocks * self._stride :][: self._stride]
-            shared = min(common_tokens(rest, wanted), self.block_tokens - 1)
-            return Tail(place.node.payload[place.blocks], shared, place.node) if shared else None
-        best: Tail[P] | None = None
-        for side in place.node.near(wanted):
-            for key, child in side:
-                shared = min(common_tokens(key, wanted), self.block_tokens - 1)
-                if shared <= (best.tokens if best else 0):
-                    break  # those further out share no more
-                if child.deadline > now:
-                    best = Tail(child.payload[0], shared, child)
-        return best
-
-    def _payload_of(self, node: Node[P] | None) -> list[P]:
-        """Payload from the root to the end of `node`."""
-        path = []
-        while node is not None:
-            path.append(node.payload)
-            node = node.parent
-        return [payload for run in reversed(path) for payload in run]
+    @property
+    def roots(self) -> Mapping[Namespace, Node[P]]:
+        """The root of each namespace; only the tree writes them."""
+        return self._roots
 
     def _split(self, node: Node[P], blocks: int) -> Node[P]:
-        """Cut `node` after its first `blocks` blocks; return the new upper half. Each half keeps the old times.
-
-        The lower half stays the same object, so leases and queue entries that speak of it stay true.
-        """
-        parent, cut = node.parent, blocks * self._stride
-        assert parent is not None and 0 < blocks < len(node.payload)
-        upper = Node(
-            parent,
-            node.tokens[:cut],
-            node.hashes[: blocks * HASH_BYTES],
-            node.payload[:blocks],
-            node.retention,
-            node.used,
-            node.namespace,
-        )
-        upper.born, upper.renewed, upper.shortened = node.born, node.renewed, node.shortened
-        upper.deadline, upper.kept, upper.reads, upper.leases = node.deadline, node.kept, node.reads, node.leases
-        key = node.tokens[: self._stride]
-        parent.drop(key)
-        parent.attach(upper, key)
-        node.tokens, node.hashes, node.payload = (
-            node.tokens[cut:],
-            node.hashes[blocks * HASH_BYTES :],
-            node.payload[blocks:],
-        )
-        upper.attach(node, node.tokens[: self._stride])
+        """Cut `node` after its first `blocks` blocks; return the new upper half."""
+        upper = node.split(blocks, self._stride)
         self.census.come(upper)
         return upper
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from engine.messages import Keep, ListEntries, Order, PolicyTerms, Purge, SetPolicies
-from tests.engine.workbench import Bench, ScriptedRunner
+from tests.engine.workbench import Bench, ScriptedRunner, scripted_answer
 
 B = 4  # tokens a block
 MINUTE = 60.0
@@ -313,3 +315,34 @@ def test_the_most_specific_policy_governs():
     )
     chosen = {tenant: policy.name for tenant, policy in governing(policies, "m").items()}
     assert chosen == {None: "m-None", "t": "m-t", "u": "None-u"}
+
+
+def test_a_policy_changed_while_fifty_requests_run():
+    """Lowered, raised and lowered again under fifty requests: every answer is right and nothing leaks."""
+    bench = Bench(ScriptedRunner(B), blocks=200, block_tokens=B, max_num_seqs=50, step_tokens=64)
+    ids = [bench.submit(numbers(seed, 3 * B), max_tokens=12, keep=keep(mark(2 * B))) for seed in range(50)]
+    for step in range(30):
+        bench.clock.tick(1.0)
+        set_policies(bench, PolicyTerms(name="default", default_ttl_s=(2.0, 600.0)[step % 2], max_ttl_s=900.0))
+        bench.step()
+    bench.run()
+    assert all(bench.answers[i].tokens == scripted_answer(numbers(seed, 3 * B), 12) for seed, i in enumerate(ids))
+    stats = bench.core.stats()
+    assert (stats.blocks_held, bench.core.cache.terms.reserved) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_served_past_its_deadline_and_no_promise_is_lost_while_room_is_left(seed):
+    """Against a plain model of deadlines: a marked prompt is read until then, never after, in a pool with room."""
+    chance = random.Random(seed)
+    bench = Bench(ScriptedRunner(B), blocks=400, block_tokens=B)
+    set_policies(bench, PolicyTerms(name="default", promise_budget=1.0))
+    deadlines: dict[int, float] = {}
+    for _ in range(80):
+        bench.clock.tick(chance.choice([0.5, 2.0, 7.0]))
+        prompt, now = chance.randrange(6), bench.clock.now
+        alive = now < deadlines.get(prompt, 0.0)
+        order = mark(4 * B, 10.0, "10s")
+        assert read(bench, numbers(prompt), keep=keep(order, held_ttl_s=None)) == (WHOLE if alive else 0)
+        deadlines[prompt] = now + 10.0
+    assert bench.core.stats().broken_promises == {}

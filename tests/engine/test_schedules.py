@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from engine.messages import Keep, Order, PolicyTerms, Purge, SetPolicies
 from engine.sequence import NEXT, Phase
 from tests.engine.workbench import Bench, ScriptedRunner, scripted_answer
 
@@ -13,7 +14,7 @@ BLOCK = 2
 
 
 class Schedules(RuleBasedStateMachine):
-    """Submit, cancel, step and let time pass, in any order, in a pool of eight two-token blocks."""
+    """Submit with and without marks, cancel, purge, change policies, step, let time pass, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,9 +30,37 @@ class Schedules(RuleBasedStateMachine):
         self.wanted: dict[str, tuple[list[int], int]] = {}
         self.left: set[str] = set()
 
-    @rule(prompt=st.lists(st.integers(0, 1), min_size=1, max_size=9), count=st.integers(1, 6))
-    def submit(self, prompt: list[int], count: int) -> None:
-        self.wanted[self.bench.submit(prompt, max_tokens=count)] = (prompt, count)
+    @rule(
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=9),
+        count=st.integers(1, 6),
+        marked=st.integers(0, 4),
+        ttl_s=st.sampled_from([3.0, 30.0]),
+        held_ttl_s=st.sampled_from([None, 10.0]),
+        tenant=st.sampled_from(["a", "b"]),
+    )
+    def submit(
+        self, prompt: list[int], count: int, marked: int, ttl_s: float, held_ttl_s: float | None, tenant: str
+    ) -> None:
+        tokens = min(marked, len(prompt) // BLOCK) * BLOCK
+        marks = (Order(tokens=tokens, ttl_s=ttl_s, klass=f"{ttl_s:g}s"),) if tokens else ()
+        keep = Keep(marks=marks, held_ttl_s=held_ttl_s, held_klass="10s")
+        self.wanted[self.bench.submit(prompt, max_tokens=count, keep=keep, tenant=tenant)] = (prompt, count)
+
+    @rule(held_ttl_s=st.sampled_from([None, 2.0, 10.0]), budget=st.sampled_from([0.0, 0.5, 1.0]))
+    def change_policy(self, held_ttl_s: float | None, budget: float) -> None:
+        terms = PolicyTerms(name="default", default_ttl_s=held_ttl_s, promise_budget=budget, pool_share=0.6)
+        foreseen, done = (
+            self.bench.core.handle(SetPolicies(seq=1, policies=(terms,), preview=preview)) for preview in (True, False)
+        )
+        assert foreseen == done
+
+    @rule(tenant=st.sampled_from([None, "a", "b"]), older_than_s=st.sampled_from([None, 2.0]))
+    def purge(self, tenant: str | None, older_than_s: float | None) -> None:
+        foreseen, done = (
+            self.bench.core.handle(Purge(seq=1, tenant=tenant, older_than_s=older_than_s, preview=preview))
+            for preview in (True, False)
+        )
+        assert foreseen == done
 
     @precondition(lambda self: self.wanted)
     @rule(data=st.data())
@@ -67,8 +96,10 @@ class Schedules(RuleBasedStateMachine):
             facts = answer.prefilled
             assert facts.read + facts.write + facts.uncached == facts.prompt == len(prompt)
             assert min(facts.read, facts.write, facts.uncached) >= 0
+            assert sum(missed.tokens for missed in facts.missed) == facts.prompt - facts.read
             assert answer.finished.projected >= facts.prompt - facts.read + count - 1
         stats = self.bench.core.stats()
+        assert self.bench.core.cache.terms.reserved == 0
         assert stats.blocks_held == 0 and stats.blocks_free + stats.blocks_cached == 8
 
 
