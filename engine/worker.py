@@ -6,6 +6,7 @@ as JSON on standard input, which then stays open: when it closes, the parent is 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -116,6 +117,7 @@ def main() -> int:
         socket.send(messages.encode(StartFailed(reason=reason.splitlines()[0])))
         socket.close(linger=2_000)
         return 2
+    gc.freeze()  # what was loaded stays; a full collection need not walk it again between two steps
     socket.send(messages.encode(core.card))
     log.info("engine_ready", model=core.card.name, blocks=core.card.blocks, kv_bytes=core.card.kv_bytes)
     serve(core, socket)

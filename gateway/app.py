@@ -26,12 +26,13 @@ from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
-from gateway.keyring import Keyring
-from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS
+from gateway.keyring import EVERYBODY, Keyring
+from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS, TALLY
 from gateway.metrics import Metrics
 from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
 from gateway.policies import Policies
 from gateway.prompt import Renderer
+from gateway.tally import Tally
 from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.store import SharedState
 
@@ -53,6 +54,7 @@ class House:
     metrics: Metrics
     policies: Policies
     keyring: Keyring
+    tally: Tally
 
 
 def build_house(
@@ -67,14 +69,17 @@ def build_house(
     """Wire the rooms. Starts nothing."""
     metrics = Metrics(backend.model)
     policies = Policies(state, backend, classes=classes, now=time.time)
+    keyring = keyring or Keyring(())
+    tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies),
+        exchanges=Exchanges(backend, renderer, metrics, policies, tally),
         metrics=metrics,
         policies=policies,
-        keyring=keyring or Keyring(()),
+        keyring=keyring,
+        tally=tally,
     )
 
 
@@ -83,7 +88,7 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
-        async with house.policies.following():
+        async with house.policies.following(), house.tally.flushing():
             yield
         await house.backend.stop()
         await house.policies.state.close()
@@ -125,6 +130,7 @@ def _furnish(app: web.Application, house: House) -> None:
     app[EXCHANGES] = house.exchanges
     app[METRICS] = house.metrics
     app[POLICIES] = house.policies
+    app[TALLY] = house.tally
     app[RENDERER] = house.renderer
     app.on_response_prepare.append(write_request_id)
 

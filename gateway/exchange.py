@@ -22,6 +22,7 @@ from gateway.errors import BadRequest, UnknownModel
 from gateway.prompt import Prompt, Renderer, Turn
 from gateway.retention import Kept, Wish, misses, plan, report
 from gateway.stops import StopScanner
+from gateway.tally import Tally
 from gateway.usage import Facts
 from prefix_store.classes import RetentionClasses
 from prefix_store.policy import PolicySet
@@ -106,12 +107,14 @@ class Exchanges:
         renderer: Renderer,
         witness: Witness,
         policies: Governs,
+        tally: Tally,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Put together who computes, who renders, who is told and who decides what is kept."""
         self._policies = policies
+        self._tally = tally
         self._wall = wall
         self._backend = backend
         self._renderer = renderer
@@ -169,7 +172,7 @@ class Exchanges:
         kept = self._kept(ask, prompt, card)
         with self._backend.open(self._submit(ask, prompt, card, kept.keep)) as ticket:
             async for delta in ticket:
-                self._take_note(progress, delta)
+                self._take_note(progress, delta, ask.tenant)
                 text = scanner.feed(words.feed(delta.tokens))
                 if delta.finished is not None and not scanner.hit:
                     text += scanner.finish()
@@ -198,10 +201,11 @@ class Exchanges:
             keep=keep,
         )
 
-    def _take_note(self, progress: _Progress, delta: Delta) -> None:
+    def _take_note(self, progress: _Progress, delta: Delta, tenant: str) -> None:
         if delta.prefilled is not None:
             progress.prefilled, progress.prefilled_at = delta.prefilled, self._wall()
             self._witness.prefilled(delta.prefilled)
+            self._tally.add(tenant, delta.prefilled)
         came = len(delta.tokens)
         if delta.finished is not None:
             came = max(came, delta.finished.generated - progress.generated)  # the unseen stop token counts

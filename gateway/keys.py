@@ -13,6 +13,7 @@ from gateway.keyring import Identity
 from gateway.metrics import Metrics
 from gateway.policies import Policies
 from gateway.prompt import Renderer
+from gateway.tally import Tally
 
 SETTINGS: Final = web.AppKey("settings", Settings)
 BACKEND: Final = web.AppKey("backend", Backend)
@@ -20,6 +21,7 @@ EXCHANGES: Final = web.AppKey("exchanges", Exchanges)
 METRICS: Final = web.AppKey("metrics", Metrics)
 POLICIES: Final = web.AppKey("policies", Policies)
 RENDERER: Final = web.AppKey("renderer", Renderer)
+TALLY: Final = web.AppKey("tally", Tally)
 
 IDENTITY: Final = web.RequestKey("identity", Identity)
 REQUEST_ID: Final = web.RequestKey("request_id", str)

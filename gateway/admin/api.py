@@ -21,7 +21,7 @@ from gateway.admin import shapes
 from gateway.admin.shapes import AdminRefused, AuditQuery, DeleteQuery, PageQuery, PurgeBody
 from gateway.api import openai_chat
 from gateway.errors import BadRequest, UnknownModel
-from gateway.keys import BACKEND, POLICIES, RENDERER
+from gateway.keys import BACKEND, POLICIES, RENDERER, TALLY
 from prefix_store.policy import Policy, PolicyRefused, PolicySet, parse_policy
 from prefix_store.store import Entry, Json, StoreUnavailable, UnknownPolicy, VersionConflict
 
@@ -184,11 +184,12 @@ async def entries(request: web.Request) -> web.Response:
 
 
 async def stats(request: web.Request) -> web.Response:
-    """GET /admin/v1/stats: the engine's snapshot, and how the store fares."""
+    """GET /admin/v1/stats: this engine's snapshot, how the store fares, and the sums of all gateways by tenant."""
     policies = request.app[POLICIES]
     engine = await request.app[BACKEND].stats()
     state = {"degraded": policies.state.degraded, "policies": len(policies.known)}
-    return web.json_response({"engine": msgspec.structs.asdict(engine), "state": state})
+    sums = await request.app[TALLY].sums()
+    return web.json_response({"engine": msgspec.structs.asdict(engine), "state": state, "tenants": sums})
 
 
 async def audit(request: web.Request) -> web.Response:

@@ -114,6 +114,9 @@ def test_two_gateways_on_one_redis_share_policies(start_server: StartServer, red
     one, other = (start_server("--kv-bytes", "8MiB", "--redis", url, KEEPWARM_SECRET=SECRET) for _ in range(2))
     keepwarm(one, "policy", "set", "acme", "tenant=acme", "default_ttl=30m")
     until(lambda: "acme" in {policy["name"] for policy in keepwarm(other, "policy", "list")["policies"]})
+    ask(one)
+    ask(other)
+    until(lambda: keepwarm(one, "stats")["tenants"]["default"].get("requests", 0) == 2)
     redis.pause()
     until(lambda: call(f"{one.url}/ready")["state"] != "ok")
     assert ask(one)[1]["computed_tokens"] > 0

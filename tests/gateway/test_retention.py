@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from engine.messages import Keep, KeptMark, Missed
+from engine.messages import Keep, KeptMark, Missed, Prefilled
 from gateway.errors import BadRequest
 from gateway.prompt import Turn
 from gateway.retention import AskedMark, Wish, misses, plan, report
+from gateway.tally import Tally
 from prefix_store.classes import CLASSES
 from prefix_store.policy import Policy
+from prefix_store.sqlite_store import SqliteStore
+from prefix_store.store import StoreUnavailable
 from tests.gateway.conftest import StartGateway
 
 HOUR = 3600.0
@@ -164,3 +168,35 @@ async def test_the_engine_hears_the_policies_at_the_start(start_gateway: StartGa
         await gateway.serving.get("/health")
     ((default,),) = gateway.backend.told
     assert (default.name, default.default_ttl_s, default.promise_budget) == ("default", 300.0, 0.5)
+
+
+async def test_counts_reach_the_shared_state_and_survive_its_absence():
+    """Sums add up over flushes; what the store refuses is kept and handed over when it is back."""
+    store = await SqliteStore.open(":memory:")
+
+    class Shaky:
+        """The real store behind a switch."""
+
+        away = True
+
+        async def count(self, space: str, increments: dict[str, int], *, ttl_s: float) -> None:
+            if self.away:
+                raise StoreUnavailable("away")
+            await store.count(space, increments, ttl_s=ttl_s)
+
+        async def counters(self, space: str) -> dict[str, int]:
+            sums: dict[str, int] = await store.counters(space)
+            return sums
+
+    shaky: Any = Shaky()
+    tally = Tally(shaky, ["a", "b"])
+    facts = Prefilled(
+        prompt=10, read=4, write=6, queue_s=0, prefill_s=0, missed=(Missed(fate="never_written", tokens=6),)
+    )
+    tally.add("a", facts)
+    assert await tally.sums() == {"a": {}, "b": {}}
+    shaky.away = False
+    tally.add("a", facts)
+    expected = {"requests": 2, "prompt_tokens": 20, "read_tokens": 8, "write_tokens": 12, "missed_never_written": 12}
+    assert await tally.sums() == {"a": expected, "b": {}}
+    await store.close()

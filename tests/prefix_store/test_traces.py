@@ -20,6 +20,20 @@ EXACT = {  # what the heads of the traces give at a TTL in milliseconds
 }
 
 
+WHOLE = {  # what both traces give from end to end
+    ("conversation", 60_000): Replayed(28_848, 14_759_672),
+    ("conversation", 300_000): Replayed(82_941, 42_445_349),
+    ("conversation", 900_000): Replayed(102_479, 52_444_139),
+    ("conversation", 1_800_000): Replayed(104_868, 53_667_307),
+    ("conversation", 10**12): Replayed(105_710, 54_098_411),
+    ("synthetic", 60_000): Replayed(39_202, 20_050_390),
+    ("synthetic", 300_000): Replayed(71_228, 36_417_948),
+    ("synthetic", 900_000): Replayed(77_953, 39_852_661),
+    ("synthetic", 1_800_000): Replayed(77_953, 39_852_661),
+    ("synthetic", 10**12): Replayed(77_953, 39_852_661),
+}
+
+
 @pytest.fixture(scope="module")
 def folder() -> Path:
     """The traces' folder."""
@@ -34,3 +48,9 @@ def test_the_tree_reads_what_a_plain_replay_reads(folder, name, ttl_ms):
     requests = list(read_trace(folder, name, FIRST))
     assert len(requests) == FIRST
     assert through_tree(requests, ttl_ms) == plainly(requests, ttl_ms) == EXACT[name, ttl_ms]
+
+
+@pytest.mark.parametrize(("name", "ttl_ms"), WHOLE)
+def test_a_whole_trace_reads_what_an_unlimited_store_must(folder, name, ttl_ms):
+    """From end to end, at every TTL, the tree reaches exactly what is right, and never more."""
+    assert through_tree(read_trace(folder, name), ttl_ms) == WHOLE[name, ttl_ms]
