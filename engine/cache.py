@@ -180,16 +180,22 @@ class PrefixCache:
         return tuple(granted), reserved
 
     def _retention(self, request: Request, order: Order, kept: Kept, since: float) -> Retention:
-        keep = request.keep
-        return Retention(
-            klass=order.klass, ttl_s=order.ttl_s, since=since, kept=kept, sliding=keep.sliding, priority=keep.priority
+        keep, most_s = request.keep, self.terms.govern(request.namespace.tenant).max_ttl_s
+        return Retention(  # the ceiling may have been lowered while the request waited
+            klass=order.klass,
+            ttl_s=min(order.ttl_s, most_s),
+            since=since,
+            kept=kept,
+            sliding=keep.sliding,
+            priority=keep.priority,
         )
 
     def _held(self, request: Request, since: float) -> Retention | None:
         keep = request.keep
         if not request.cached or keep.held_ttl_s is None:
             return None
-        return Retention(klass=keep.held_klass, ttl_s=keep.held_ttl_s, since=since, sliding=keep.sliding)
+        ttl_s = min(keep.held_ttl_s, self.terms.govern(request.namespace.tenant).max_ttl_s)
+        return Retention(klass=keep.held_klass, ttl_s=ttl_s, since=since, sliding=keep.sliding)
 
     def _copy_tail(self, hold: Hold, *, now: float) -> None:
         """Plan the copy of the best partial block, if a block is to be had for it."""

@@ -217,6 +217,16 @@ def test_a_lowered_policy_acts_at_once_from_the_last_start(bench):
     assert bench.core.stats().broken_promises == {}
 
 
+def test_a_ceiling_lowered_while_a_request_waited_binds_it(bench):
+    """A request that was resolved before the change and admitted after it keeps nothing past the new ceiling."""
+    waiting = bench.submit(numbers(1), max_tokens=1, keep=keep(mark(4 * B)))
+    set_policies(bench, PolicyTerms(name="default", default_ttl_s=5.0, max_ttl_s=5.0))
+    bench.run()
+    assert bench.answers[waiting].prefilled.marks[0].left_s == 5.0
+    bench.clock.tick(5.0)
+    assert read(bench, numbers(1)) == 0
+
+
 def test_a_raised_policy_acts_at_the_next_touch(bench):
     """Raised to ten minutes, a prefix written under five lives longer from its next read on."""
     bench.ask(numbers(1), max_tokens=1, keep=keep())
