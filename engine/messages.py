@@ -18,12 +18,22 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_default
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 keeps all; `seed` None draws one."""
+    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 keeps all; `seed` None draws one.
+
+    Penalties act on logits before temperature. Presence and frequency count the answer's own tokens, as OpenAI does;
+    the repetition penalty (Keskar et al., CTRL, 2019) also those of the prompt, read from the cache or not.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0  # tokens less likely than this share of the likeliest are left out
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}  # added to logits, by token id
+    logprobs: int | None = None  # alternatives to tell beside each token's own log-probability; None tells nothing
 
 
 # ---- gateway → engine ----
@@ -55,7 +65,9 @@ class Submit(_Message, frozen=True, kw_only=True):
     """One request. `tokens` is the prompt as little-endian uint32; `stop_ids` end the answer unseen.
 
     `tenant`, `partition` and `rendering` (tokenizer and template) separate caches: equal tokens under
-    different values never share a block.
+    different values never share a block. With `max_tokens` 0 the prompt is processed and nothing is answered.
+    `grammar` (an llguidance grammar, empty for none) confines the answer. `prompt_logprobs` asks for the
+    log-probability of every prompt token with so many alternatives, so nothing is read from the cache.
     """
 
     id: str
@@ -67,6 +79,8 @@ class Submit(_Message, frozen=True, kw_only=True):
     partition: str = ""
     rendering: str = ""
     keep: Keep = Keep()
+    grammar: str = ""
+    prompt_logprobs: int | None = None
 
 
 class Abort(_Message, frozen=True, kw_only=True):
@@ -188,6 +202,14 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
     ago_s: float | None = None  # None where nothing happened (never written, no cache)
 
 
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """How likely a token was under the model itself: natural logarithms, before penalties, temperature and grammar."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens, likeliest first
+
+
 class Prefilled(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that stand once the prompt is processed. `read + write + uncached == prompt`."""
 
@@ -198,6 +220,7 @@ class Prefilled(msgspec.Struct, frozen=True, kw_only=True):
     prefill_s: float
     marks: tuple[KeptMark, ...] = ()
     missed: tuple[Missed, ...] = ()  # their tokens sum to prompt − read
+    logprobs: tuple[TokenLogprob | None, ...] = ()  # of the prompt's tokens where asked for; None for the first
 
     @property
     def uncached(self) -> int:
@@ -223,6 +246,7 @@ class Delta(_Message, frozen=True, kw_only=True):
 
     id: str
     tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()  # one for each of `tokens` where asked for
     prefilled: Prefilled | None = None
     finished: Finished | None = None
 

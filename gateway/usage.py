@@ -12,20 +12,27 @@ from gateway.retention import MarkReport, MissReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What one request cost. Times are seconds; `projected` is None where the answer was left before its end."""
+class Written:
+    """Prompt tokens computed now and kept because the request asked for it, under one retention class."""
+
+    tokens: int
+    asked: str | None  # the TTL the client named, None where it named none
+    applied: str  # the class they are kept under
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptFacts:
+    """What one prompt cost: `read + write + uncached == prompt`. Times are seconds."""
 
     prompt: int
     read: int
     write: int
-    generated: int
-    projected: int | None
     queue_s: float
     prefill_s: float
-    decode_s: float
-    first_token_s: float  # from the request's arrival to its first token, seen from the gateway
+    written: tuple[Written, ...] = ()  # `write` by class, in the prompt's order
     retention: tuple[MarkReport, ...] = ()  # what became of each mark
     misses: tuple[MissReport, ...] = ()  # why tokens were not read; they sum to `computed`
+    normalised: tuple[str, ...] = ()  # rules by which the gateway took telemetry out of the prompt
 
     @property
     def computed(self) -> int:
@@ -36,6 +43,16 @@ class Facts:
     def uncached(self) -> int:
         """Prompt tokens that were computed and that nobody asked to keep."""
         return self.computed - self.write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts(PromptFacts):
+    """What one request cost, all its choices together. `projected` is None where an answer was left before its end."""
+
+    generated: int
+    projected: int | None
+    decode_s: float
+    first_token_s: float  # from the request's arrival to its first token, seen from the gateway; 0 where there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
