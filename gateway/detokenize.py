@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -61,6 +61,16 @@ class TokenSpelling:
             known = self._known[token] = self._spell(token)
         return known
 
+    def name_of(self, token: int) -> tuple[str, bytes]:
+        """Return how to write the token for people, special or not, and the bytes it adds to a text."""
+        added, raw = self._added.get(token), self.bytes_of(token)
+        return (raw.decode(errors="replace") if added is None else added.content), raw
+
+    def shown(self, markers: Iterable[str]) -> dict[int, bytes]:
+        """Return those of the special tokens `markers` that the vocabulary has, with their spelling."""
+        wanted = set(markers)
+        return {token: added.content.encode() for token, added in self._added.items() if added.content in wanted}
+
     def _spell(self, token: int) -> bytes:
         added = self._added.get(token)
         if added is not None:
@@ -82,15 +92,17 @@ class TokenSpelling:
 class Detokenizer:
     """The text of one answer, whole characters at a time."""
 
-    def __init__(self, spelling: TokenSpelling) -> None:
-        """Begin an empty answer."""
+    def __init__(self, spelling: TokenSpelling, shown: Mapping[int, bytes] | None = None) -> None:
+        """Begin an empty answer. `shown` are special tokens that are to be text all the same."""
         self._spelling = spelling
+        self._shown = shown or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = spelling.drops_first_space
 
     def feed(self, tokens: Iterable[int]) -> str:
         """Take the next tokens and return the characters they complete."""
-        text = self._decoder.decode(b"".join(self._spelling.bytes_of(token) for token in tokens))
+        spell, shown = self._spelling.bytes_of, self._shown
+        text = self._decoder.decode(b"".join(shown.get(token) or spell(token) for token in tokens))
         if self._at_start and text:
             self._at_start = False
             return text.removeprefix(" ")

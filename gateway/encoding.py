@@ -12,32 +12,17 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
 
-from gateway.errors import BadRequest
 
-_PRIVATE_USE = range(0xF0000, 0xFFFFE)
-
-
-class Marks(NamedTuple):
+class StandIns(NamedTuple):
     """Two characters that occur in no text of a request: they wrap a control token that a client spelt."""
 
     start: str
     end: str
-
-
-def unused_marks(texts: Iterable[str]) -> Marks:
-    """Choose marks that none of the `texts` contains. Raises BadRequest when a client left none."""
-    whole = "\n".join(texts)
-    used = set(whole)
-    free = (chr(point) for point in _PRIVATE_USE if chr(point) not in used)
-    start, end = next(free, None), next(free, None)
-    if start is None or end is None:
-        raise BadRequest("The messages use every private-use character there is.", param="messages")
-    return Marks(start, end)
 
 
 class Encoder:
@@ -72,7 +57,7 @@ class Encoder:
         """Whether `text` contains the spelling of a special token."""
         return self._spelt.search(text) is not None
 
-    def mark(self, text: str, marks: Marks) -> str:
+    def mark(self, text: str, stand_ins: StandIns) -> str:
         """Wrap every spelling of a special token in `text`."""
         return self._spelt.sub(lambda match: f"{marks.start}{match.group()}{marks.end}", text)
 
@@ -80,13 +65,18 @@ class Encoder:
         """Ids of a text in which every special token is meant. Nothing is added, so a template's BOS is alone."""
         return _ids(self._whole, text)
 
+    def encode_raw(self, text: str) -> list[int]:
+        """Ids of a text without a template, as the tokenizer itself begins one (BOS where that is its default)."""
+        ids: list[int] = self._whole.encode_batch_fast([text], add_special_tokens=True)[0].ids
+        return ids
+
     def borders(self, text: str, places: Sequence[int]) -> tuple[int, ...]:
         """Return how many tokens of `encode(text)` end at or before each character place."""
         ends = [end for _, end in self._whole.encode(text, add_special_tokens=False).offsets]
         return tuple(bisect_right(ends, place) for place in places)
 
-    def encode_marked(self, text: str, marks: Marks) -> list[int]:
-        """Ids of a text in which a special token is meant unless it is marked. Marks themselves are not text."""
+    def encode_marked(self, text: str, stand_ins: StandIns) -> list[int]:
+        """Ids of a text in which a special token is meant unless it is marked. StandIns themselves are not text."""
         ids: list[int] = []
         strip_next = False
         for piece, control in self._pieces(text, marks):
@@ -100,7 +90,7 @@ class Encoder:
                 strip_next = control[1].rstrip
         return ids
 
-    def _pieces(self, text: str, marks: Marks) -> Iterator[tuple[str, tuple[int, AddedToken] | None]]:
+    def _pieces(self, text: str, stand_ins: StandIns) -> Iterator[tuple[str, tuple[int, AddedToken] | None]]:
         """Cut at the template's own control tokens: the text before each, and the token (none after the last text)."""
         start, end = marks
         tokens = re.compile(f"{start}(?:{self._pattern}){end}|({self._pattern})")

@@ -8,57 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
+from msgspec.structs import replace
+
 from engine.errors import EngineUnavailable, Overloaded, PromptTooLong, RequestRefused
-from engine.messages import Delta, Keep, ModelCard, Prefilled, Sampling, Submit
+from engine.messages import Delta, Keep, ModelCard, Prefilled, Submit
+from gateway.account import Account
+from gateway.answer import ChoiceReader, spelled
+from gateway.ask import Ask
 from gateway.backends import Backend
-from gateway.detokenize import Detokenizer
+from gateway.confine import confine
 from gateway.errors import BadRequest, UnknownModel
-from gateway.prompt import Prompt, Renderer, Turn
-from gateway.retention import Kept, Wish, misses, plan, report
-from gateway.stops import StopScanner
+from gateway.events import Began, Done, Event
+from gateway.fan import Fan
+from gateway.prompt import Prompt, Renderer
+from gateway.retention import Kept, plan
 from gateway.tally import Tally
-from gateway.usage import Facts
 from prefix_store.classes import RetentionClasses
 from prefix_store.policy import PolicySet
 
 Outcome = Literal["finished", "failed", "refused", "cancelled"]
-AnswerEnd = Literal["stop", "length"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """What a client wants, whatever wire format it spoke. `max_tokens` None means as many as fit."""
-
-    id: str
-    model: str
-    turns: tuple[Turn, ...]
-    max_tokens: int | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    stops: tuple[str, ...] = ()
-    tenant: str = "default"
-    partition: str = ""
-    wish: Wish = field(default_factory=Wish)
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """More of the answer; never empty."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The answer is over."""
-
-    reason: AnswerEnd
-    facts: Facts
 
 
 class Governs(Protocol):
@@ -76,26 +49,14 @@ class Governs(Protocol):
 class Witness(Protocol):
     """Who is told the facts of every exchange as they become known."""
 
-    def prefilled(self, facts: Prefilled) -> None:
-        """Hear that the prompt was processed."""
+    def prefilled(self, facts: Prefilled, *, prewarm: bool) -> None:
+        """Hear that the prompt was processed; with `prewarm`, only to be warm for a later request."""
 
     def tokens(self, count: int, waited_s: float, *, first: bool) -> None:
         """Hear that `count` answer tokens came, `waited_s` after the request (if first) or after the last ones."""
 
     def ended(self, outcome: Outcome) -> None:
         """Hear that the exchange is over."""
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What is known of one answer so far."""
-
-    began: float
-    last: float
-    first_token_s: float = 0.0
-    generated: int = 0
-    prefilled: Prefilled | None = None
-    prefilled_at: datetime | None = None  # wall clock
 
 
 class Exchanges:
@@ -124,15 +85,16 @@ class Exchanges:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def answer(self, ask: Ask) -> AsyncGenerator[Text | Done]:
-        """Yield the answer's text and one `Done`. Close it (`aclosing`) to leave early: that is a cancellation."""
+    async def answer(self, ask: Ask) -> AsyncGenerator[Event]:
+        """Yield the answer's events. Close it (`aclosing`) to leave early: that is a cancellation."""
         outcome: Outcome = "failed"
         self._open += 1
         self._idle.clear()
         try:
-            async with aclosing(self._answer(ask)) as events:
-                async for event in events:
-                    yield event
+            with _named_by(ask):
+                async with aclosing(self._answer(ask)) as events:
+                    async for event in events:
+                        yield event
             outcome = "finished"
         except (BadRequest, RequestRefused, Overloaded):
             outcome = "refused"
@@ -150,92 +112,109 @@ class Exchanges:
         """Wait until no request is in flight."""
         await self._idle.wait()
 
-    async def _answer(self, ask: Ask) -> AsyncGenerator[Text | Done]:
+    async def count(self, ask: Ask) -> int:
+        """Count the prompt's tokens, by the very path that makes it for an answer."""
+        self._card(ask)
+        with _named_by(ask):
+            return len(await self._renderer.prompt(ask))
+
+    async def _answer(self, ask: Ask) -> AsyncGenerator[Event]:
         began = self._clock()
-        if ask.model != self._backend.model:
-            raise UnknownModel(ask.model)
-        if self._backend.card is None:
-            raise EngineUnavailable(self._backend.detail)
-        least, limit = self._renderer.least(ask.turns), self._backend.card.max_model_len
+        least, limit = self._renderer.least(ask), self._card(ask).max_model_len
         if least > limit:
             raise PromptTooLong(
                 f"This model's maximum context length is {limit} tokens. However, your messages have at least {least}.",
                 field="messages",
             )
-        prompt = await self._renderer.prompt(ask.turns)
-        card = self._backend.card
-        if card is None:
-            raise EngineUnavailable(self._backend.detail)
-        words = Detokenizer(self._renderer.spelling)
-        scanner = StopScanner(ask.stops)
-        progress = _Progress(began=began, last=began)
+        prompt = await self._renderer.prompt(ask)
+        grammar = await confine(ask, self._renderer.format)
+        card = self._card(ask)  # once more: the engine may have gone meanwhile
         kept = self._kept(ask, prompt, card)
-        with self._backend.open(self._submit(ask, prompt, card, kept.keep)) as ticket:
-            async for delta in ticket:
-                self._take_note(progress, delta, ask.tenant)
-                text = scanner.feed(words.feed(delta.tokens))
-                if delta.finished is not None and not scanner.hit:
-                    text += scanner.finish()
-                if text:
-                    yield Text(text)
-                if scanner.hit or delta.finished is not None:
-                    yield self._done(progress, delta, kept, stopped=scanner.hit)
-                    return
-        raise EngineUnavailable("The engine ended the answer without a last word.")
+        account = Account(kept, normalised=prompt.normalised, choices=ask.choices, began=began)
+        readers = [self._reader(ask, choice) for choice in range(ask.choices)]
+        early: list[Event] = []  # of other choices, before the prompt's facts stand
+        with Fan(self._backend, self._submits(ask, prompt, card, kept.keep, grammar)) as fan:
+            async with aclosing(fan.deltas()) as deltas:
+                async for choice, delta in deltas:
+                    told = self._told(ask, account, choice, delta)
+                    early += readers[choice].feed(delta)
+                    if readers[choice].over:
+                        fan.leave(choice)
+                    if account.begun:
+                        for event in [*told, *early]:
+                            yield event
+                        early.clear()
+                    if all(reader.over for reader in readers):
+                        break
+        yield Done(account.facts())
+
+    def _told(self, ask: Ask, account: Account, choice: int, delta: Delta) -> list[Event]:
+        """Take note of a delta and tell who wants to know. Return `Began` where the prompt's facts stand now."""
+        told: list[Event] = []
+        if delta.prefilled is not None and not choice:
+            self._witness.prefilled(delta.prefilled, prewarm=ask.wish.prewarm)
+            self._tally.add(ask.tenant, delta.prefilled, prewarm=ask.wish.prewarm)
+            spelling = self._renderer.spelling
+            logprobs = tuple(row and spelled(row, spelling) for row in delta.prefilled.logprobs)
+            told.append(Began(account.prompt(delta.prefilled, self._wall()), logprobs))
+        came = account.take(choice, delta, self._clock())
+        if came is not None:
+            self._witness.tokens(came.count, came.waited_s, first=came.first)
+        return told
+
+    def _card(self, ask: Ask) -> ModelCard:
+        if ask.model != self._backend.model:
+            raise UnknownModel(ask.model)
+        if self._backend.card is None:
+            raise EngineUnavailable(self._backend.detail)
+        return self._backend.card
+
+    def _reader(self, ask: Ask, choice: int) -> ChoiceReader:
+        spelling = self._renderer.spelling
+        if not ask.tools or ask.tool_choice.mode == "none":
+            return ChoiceReader(choice, spelling, stops=ask.stops)
+        form = self._renderer.format
+        parser, shown = form.parser(ask.tools), spelling.shown(form.markers)
+        return ChoiceReader(choice, spelling, stops=ask.stops, parser=parser, shown=shown)
 
     def _kept(self, ask: Ask, prompt: Prompt, card: ModelCard) -> Kept:
         policy = self._policies.known.govern(model=ask.model, tenant=ask.tenant)
         return plan(ask.wish, prompt.marks, len(prompt), policy, self._policies.classes, card.block_tokens)
 
-    def _submit(self, ask: Ask, prompt: Prompt, card: ModelCard, keep: Keep) -> Submit:
-        room = min(card.max_model_len, card.blocks * card.block_tokens) - len(prompt)
-        return Submit(
+    def _submits(self, ask: Ask, prompt: Prompt, card: ModelCard, keep: Keep, grammar: str) -> list[Submit]:
+        room = max(min(card.max_model_len, card.blocks * card.block_tokens) - len(prompt), 1)
+        first = Submit(
             id=ask.id,
             tokens=prompt.tokens,
-            max_tokens=max(room, 1) if ask.max_tokens is None else ask.max_tokens,
+            max_tokens=room if ask.max_tokens is None else ask.max_tokens,
             sampling=ask.sampling,
-            stop_ids=card.eos_ids,
+            stop_ids=(*card.eos_ids, *ask.stop_ids),
             rendering=self._renderer.identity,
             tenant=ask.tenant,
             partition=ask.partition,
             keep=keep,
+            grammar=grammar,
+            prompt_logprobs=ask.prompt_logprobs,
         )
+        return [first, *(_another(first, choice) for choice in range(1, ask.choices))]
 
-    def _take_note(self, progress: _Progress, delta: Delta, tenant: str) -> None:
-        if delta.prefilled is not None:
-            progress.prefilled, progress.prefilled_at = delta.prefilled, self._wall()
-            self._witness.prefilled(delta.prefilled)
-            self._tally.add(tenant, delta.prefilled)
-        came = len(delta.tokens)
-        if delta.finished is not None:
-            came = max(came, delta.finished.generated - progress.generated)  # the unseen stop token counts
-        if not came:
-            return
-        now = self._clock()
-        first = progress.generated == 0
-        self._witness.tokens(came, now - progress.last, first=first)
-        if first:
-            progress.first_token_s = now - progress.began
-        progress.generated += came
-        progress.last = now
 
-    def _done(self, progress: _Progress, delta: Delta, kept: Kept, *, stopped: bool) -> Done:
-        prefilled, at, finished = progress.prefilled, progress.prefilled_at, delta.finished
-        if prefilled is None or at is None or (finished is not None and finished.reason == "cancelled"):
-            raise EngineUnavailable("The engine gave this answer up.")
-        decode_s = progress.last - progress.began - progress.first_token_s
-        facts = Facts(
-            prompt=prefilled.prompt,
-            read=prefilled.read,
-            write=prefilled.write,
-            generated=progress.generated,
-            projected=None if finished is None else finished.projected,
-            queue_s=prefilled.queue_s,
-            prefill_s=prefilled.prefill_s,
-            decode_s=decode_s if finished is None else finished.decode_s,
-            first_token_s=progress.first_token_s,
-            retention=report(kept, prefilled.marks, at),
-            misses=misses(prefilled.missed, at),
-        )
-        reason: AnswerEnd = "length" if finished is not None and finished.reason == "length" and not stopped else "stop"
-        return Done(reason, facts)
+def _another(first: Submit, choice: int) -> Submit:
+    """Return the request for one more choice: the same prompt, another draw."""
+    seed = first.sampling.seed
+    sampling = replace(first.sampling, seed=None if seed is None else seed + choice)
+    return replace(first, id=f"{first.id}-{choice}", sampling=sampling, prompt_logprobs=None)
+
+
+@contextmanager
+def _named_by(ask: Ask) -> Iterator[None]:
+    """Name the fields that are wrong as the caller's API names them."""
+    names = {"messages": ask.prompt_field, "response_format": ask.output.path if ask.output else "response_format"}
+    try:
+        yield
+    except RequestRefused as refusal:
+        refusal.field = names.get(refusal.field, refusal.field)
+        raise
+    except BadRequest as refusal:
+        refusal.param = names.get(refusal.param or "", refusal.param)
+        raise

@@ -93,6 +93,9 @@ class Metrics:
             outcome: exchanges.labels(model, outcome) for outcome in ("finished", "failed", "refused", "cancelled")
         }
         self._prompt = {kind: prompt.labels(model, kind) for kind in ("read", "write", "uncached")}
+        self._prewarms = Counter(
+            "keepwarm_prewarms", "Requests that only made the cache warm.", ["model"], registry=self.registry
+        ).labels(model)
         self._output = Counter("keepwarm_output_tokens", "Answer tokens.", ["model"], registry=self.registry).labels(
             model
         )
@@ -116,8 +119,11 @@ class Metrics:
         self._engine = _EngineReading()
         self.registry.register(self._engine)
 
-    def prefilled(self, facts: Prefilled) -> None:
-        """Count a prompt's tokens by what the cache did for them."""
+    def prefilled(self, facts: Prefilled, *, prewarm: bool = False) -> None:
+        """Count a prompt's tokens by what the cache did for them. A pre-warm is no hit and no miss."""
+        if prewarm:
+            self._prewarms.inc()
+            return
         self._prompt["read"].inc(facts.read)
         self._prompt["write"].inc(facts.write)
         self._prompt["uncached"].inc(facts.uncached)

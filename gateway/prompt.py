@@ -1,90 +1,104 @@
-"""A conversation into a prompt: chat template, then token ids as one little-endian uint32 buffer.
+"""A request into a prompt: chat template, then token ids as one little-endian uint32 buffer.
 
 Owns the tokenizer half of transformers and a few threads. Never imports torch: the engine is another process.
 Rule: short conversations are rendered at once, long ones in a thread, so the event loop never waits for a prompt; one
-path makes all ids, so equal conversations give equal bytes whoever asks.
+path makes all ids, so equal conversations give equal bytes whoever asks, to answer or to count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from gateway.ask import Ask, Tool, Turn, texts
 from gateway.detokenize import TokenSpelling
-from gateway.encoding import Encoder, Marks, unused_marks
-from gateway.errors import ConfigError
-from gateway.template import ChatTemplate
-
-Role = Literal["system", "user", "assistant", "tool"]
+from gateway.dialogue import Dialogue
+from gateway.encoding import Encoder, StandIns
+from gateway.errors import BadRequest, ConfigError
+from gateway.nonces import normalise_with_breaks
+from gateway.retention import MOST_MARKS
+from gateway.signs import places, unused_characters
+from gateway.template import NOTHING, ChatTemplate
+from gateway.tools.choose import format_of
 
 INLINE_CHARACTERS = 4096  # about a millisecond of work; more goes to a thread
 INLINE_TURNS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """A call that an assistant turn made. `arguments` is an object, or the client's text where it is not JSON."""
-
-    id: str
-    name: str
-    arguments: dict[str, Any] | str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One message. A developer's message is a `system` turn. Absent and empty content are the same: empty text."""
-
-    role: Role
-    text: str
-    name: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    breaks: tuple[int, ...] = ()  # marks: after how many characters of `text`, in order
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids as little-endian uint32, 4 bytes each, and where the turns' marks stand among them.
+    """Token ids as little-endian uint32, 4 bytes each, and where the request's latest marks stand among them.
 
     A mark stands at the last token border at or before the end of the marked text as rendered.
     """
 
     tokens: bytes
-    marks: tuple[int, ...] = ()  # tokens before each mark, in the order of the turns
+    marks: tuple[int, ...] = ()  # tokens before each of the latest marks, in rendering order
+    normalised: tuple[str, ...] = ()  # rules by which telemetry was taken out
 
     def __len__(self) -> int:
         """Count of tokens."""
         return len(self.tokens) // 4
 
 
-class Renderer:
-    """Turns into prompts for one model. Safe to share between threads."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Conversation:
+    """What one prompt is made of."""
 
-    def __init__(self, encoder: Encoder, template: ChatTemplate, *, threads: int = 2) -> None:
-        """Put tokenizer and template together; `threads` render long conversations."""
+    turns: Sequence[Turn]
+    tools: Sequence[Tool]
+    continues: bool
+    arguments: Mapping[str, Any]
+    stand_ins: StandIns | None
+    end: str  # a sign for the place from which an answer goes on
+
+    @property
+    def marks(self) -> int:
+        """How many marks the client set."""
+        calls = sum(call.marked for turn in self.turns for call in turn.tool_calls)
+        return sum(tool.marked for tool in self.tools) + sum(len(turn.breaks) for turn in self.turns) + calls
+
+
+class Renderer:
+    """Requests into prompts for one model. Safe to share between threads."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        template: ChatTemplate,
+        *,
+        tool_format: str = "auto",
+        canonical: bool = True,
+        normalises: bool = True,
+        threads: int = 2,
+    ) -> None:
+        """Put tokenizer and template together.
+
+        `tool_format` names how the model writes calls, `canonical` makes key order and number spelling in tools not
+        count, `normalises` takes listed telemetry out of system text; `threads` render long conversations.
+        """
         self._encoder = encoder
         self._template = template
-        self._shows_tool_calls = "tool_calls" in template.source
+        self._normalises = normalises
+        self.format = format_of(template.source, tool_format)
+        self._dialogue = Dialogue(template, self.format, canonical=canonical)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="prompt")
         self.spelling = TokenSpelling(encoder.tokenizer)
         identity = (encoder.tokenizer.to_str() + "\0" + template.source).encode()
         self.identity = hashlib.blake2b(identity, digest_size=16).hexdigest()
 
     @classmethod
-    def load(cls, folder: Path, *, clock: Callable[[], datetime] = datetime.now) -> Renderer:
-        """Read tokenizer and chat template from a model folder."""
+    def load(cls, folder: Path, *, clock: Callable[[], datetime] = datetime.now, **options: Any) -> Renderer:
+        """Read tokenizer and chat template from a model folder; `options` are the constructor's."""
         try:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except (OSError, ValueError) as error:
@@ -95,109 +109,128 @@ class Renderer:
             raise ConfigError(f"{folder} has no chat template, so it cannot answer chats: choose an instruct model")
         names = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
         encoder = Encoder(tokenizer.backend_tokenizer, unknown=tokenizer.unk_token)
-        return cls(encoder, ChatTemplate(source, names=names, clock=clock))
+        return cls(encoder, ChatTemplate(source, names=names, clock=clock), **options)
 
-    def least(self, turns: Sequence[Turn]) -> int:
-        """Tokens that the turns make at the very least, known without encoding: no token is longer than the longest."""
-        return sum(map(len, _texts(turns))) // self._encoder.longest
+    def least(self, ask: Ask) -> int:
+        """Tokens that a prompt has at the very least, known without encoding: no token is longer than the longest."""
+        if isinstance(ask.raw, bytes):
+            return len(ask.raw) // 4
+        return sum(len(turn.text) for turn in ask.turns) // self._encoder.longest if ask.raw is None else (
+            len(ask.raw) // self._encoder.longest
+        )
 
-    async def prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """Render without making the event loop wait."""
-        if len(turns) <= INLINE_TURNS and sum(map(len, _texts(turns))) <= INLINE_CHARACTERS:
-            return self.render(turns)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self.render, turns)
+    async def prompt(self, ask: Ask) -> Prompt:
+        """Make a request's prompt without making the event loop wait."""
+        if isinstance(ask.raw, bytes):
+            return Prompt(ask.raw)
+        size = len(ask.raw) if ask.raw is not None else sum(map(len, texts(ask.turns, ask.tools)))
+        if size <= INLINE_CHARACTERS and len(ask.turns) + len(ask.tools) <= INLINE_TURNS:
+            return self.made(ask)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.made, ask)
 
-    def render(self, turns: Sequence[Turn]) -> Prompt:
-        """Render here and now."""
-        spelt = any(map(self._encoder.spells_control, _texts(turns)))
-        stand_ins = unused_marks([self._template.source, *_texts(turns)]) if spelt else None
-        text = self._template.render(self._messages(turns, stand_ins))
-        ids = self._encoder.encode(text) if stand_ins is None else self._encoder.encode_marked(text, stand_ins)
-        marks = self._marks(turns, text, ids, stand_ins) if any(turn.breaks for turn in turns) else ()
-        return Prompt(np.array(ids, dtype="<u4").tobytes(), marks)
+    def made(self, ask: Ask) -> Prompt:
+        """Make a request's prompt here and now."""
+        if isinstance(ask.raw, bytes):
+            return Prompt(ask.raw)
+        if ask.raw is not None:
+            return Prompt(_buffer(self._encoder.encode_raw(ask.raw)))
+        return self.render(ask.turns, ask.tools, continues=ask.continues, arguments=ask.template_arguments)
 
-    def _marks(self, turns: Sequence[Turn], text: str, ids: list[int], stand_ins: Marks | None) -> tuple[int, ...]:
-        """Find where marks stand: render once more with a character of no text at each, and see where it comes out.
+    def render(
+        self,
+        turns: Sequence[Turn],
+        tools: Sequence[Tool] = (),
+        *,
+        continues: bool = False,
+        arguments: Mapping[str, Any] = NOTHING,
+    ) -> Prompt:
+        """Render a conversation here and now. Raises BadRequest for one that the template refuses."""
+        self._check(arguments)
+        turns, normalised = _without_telemetry(turns) if self._normalises else (turns, ())
+        written = list(texts(turns, tools))
+        start, end, last = unused_characters([self._template.source, *written], 3)
+        spelt = any(map(self._encoder.spells_control, written))
+        conversation = _Conversation(
+            turns=turns,
+            tools=tools,
+            continues=continues,
+            arguments=arguments,
+            stand_ins=StandIns(start, end) if spelt else None,
+            end=last,
+        )
+        text = self._text(conversation)
+        ids = self._ids(conversation, text)
+        marks = self._marks(conversation, text, ids) if conversation.marks else ()
+        return Prompt(_buffer(ids), marks, normalised)
 
-        Where the template treats the marked text otherwise, a mark stands at most where both renderings agree.
-        """
-        sign = unused_marks([self._template.source, *_texts(turns), *(stand_ins or ())]).start
-        signed = self._template.render(self._messages([_signed(turn, sign) for turn in turns], stand_ins))
-        pieces = signed.split(sign)
-        prefixes = ["".join(pieces[: count + 1]) for count in range(len(pieces) - 1)]
-        if stand_ins is not None:  # pieces of such a text have no common offsets
-            return tuple(_agreement(ids, self._encoder.encode_marked(prefix, stand_ins)) for prefix in prefixes)
-        same = len(os.path.commonprefix([text, "".join(pieces)]))  # noqa: RUF071 - characters are meant
-        return self._encoder.borders(text, [min(len(prefix), same) for prefix in prefixes])
+    def spell(self, tokens: bytes) -> str:
+        """Write a prompt's token ids as text."""
+        ids = np.frombuffer(tokens, dtype="<u4").tolist()
+        return b"".join(map(self.spelling.bytes_of, ids)).decode(errors="replace")
 
     def close(self) -> None:
         """Let the threads go."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _messages(self, turns: Sequence[Turn], marks: Marks | None) -> list[dict[str, Any]]:
-        def safe(value: Any) -> Any:
-            if marks is None:
-                return value
-            if isinstance(value, str):
-                return self._encoder.mark(value, marks)
-            if isinstance(value, dict):
-                return {safe(key): safe(item) for key, item in value.items()}
-            return [safe(item) for item in value] if isinstance(value, list) else value
+    def _check(self, arguments: Mapping[str, Any]) -> None:
+        for name in arguments:
+            if name not in self._template.arguments or name in {"messages", "tools", "add_generation_prompt"}:
+                path = f"chat_template_kwargs.{name}"
+                raise BadRequest(f"The model's chat template knows no {name!r}.", param=path, code="unknown_name")
 
-        return [safe(_message(turn, shows_tool_calls=self._shows_tool_calls)) for turn in turns]
+    def _text(self, conversation: _Conversation, signs: Sequence[str] = ()) -> str:
+        """Render, up to where the answer begins or goes on."""
+        turns = list(conversation.turns)
+        if conversation.continues:
+            turns[-1] = replace(turns[-1], text=turns[-1].text + conversation.end)
+        messages, tools = self._dialogue.messages(turns, conversation.tools, iter(signs) if signs else None)
+        text = self._template.render(
+            self._safe(messages, conversation.stand_ins),
+            self._safe(tools, conversation.stand_ins),
+            arguments=conversation.arguments,
+            answer_begins=not conversation.continues,
+            signs="".join(signs),
+        )
+        return text[: text.rindex(conversation.end)] if conversation.continues else text
+
+    def _ids(self, conversation: _Conversation, text: str) -> list[int]:
+        if conversation.stand_ins is None:
+            return self._encoder.encode(text)
+        return self._encoder.encode_marked(text, conversation.stand_ins)
+
+    def _marks(self, conversation: _Conversation, text: str, ids: list[int]) -> tuple[int, ...]:
+        """Find where marks stand: render once more with a sign at each, and see where they come out."""
+        taken = [self._template.source, conversation.end, *(conversation.stand_ins or ())]
+        signs = unused_characters([*taken, *texts(conversation.turns, conversation.tools)], conversation.marks)
+        found = places(self._text(conversation, signs), text, signs)[-MOST_MARKS:]
+        if conversation.stand_ins is None:
+            return self._encoder.borders(text, found)
+        return tuple(_agreement(ids, self._ids(conversation, text[:place])) for place in found)
+
+    def _safe(self, value: Any, stand_ins: StandIns | None) -> Any:
+        """Wrap what spells a control token, in every string of a value."""
+        if stand_ins is None:
+            return value
+        if isinstance(value, str):
+            return self._encoder.mark(value, stand_ins)
+        if isinstance(value, dict):
+            return {self._safe(key, stand_ins): self._safe(item, stand_ins) for key, item in value.items()}
+        return [self._safe(item, stand_ins) for item in value] if isinstance(value, list) else value
 
 
-def _message(turn: Turn, *, shows_tool_calls: bool) -> dict[str, Any]:
-    """Write the turn as templates read it; tool calls as JSON lines where the template has no words for them."""
-    message: dict[str, Any] = {"role": turn.role, "content": turn.text}
-    if turn.name is not None:
-        message["name"] = turn.name
-    if turn.tool_call_id is not None:
-        message["tool_call_id"] = turn.tool_call_id
-    if turn.tool_calls and shows_tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in turn.tool_calls
-        ]
-    elif turn.tool_calls:
-        calls = [
-            json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) for call in turn.tool_calls
-        ]
-        message["content"] = "\n".join([turn.text, *calls] if turn.text else calls)
-    return message
+def _without_telemetry(turns: Sequence[Turn]) -> tuple[Sequence[Turn], tuple[str, ...]]:
+    """Take listed telemetry out of the conversation's first words."""
+    if not turns or turns[0].role != "system":
+        return turns, ()
+    text, breaks, rules = normalise_with_breaks(turns[0].text, turns[0].breaks)
+    return ([replace(turns[0], text=text, breaks=breaks), *turns[1:]], rules) if rules else (turns, ())
+
+
+def _buffer(ids: Sequence[int]) -> bytes:
+    return np.array(ids, dtype="<u4").tobytes()
 
 
 def _agreement(ids: Sequence[int], others: Sequence[int]) -> int:
     """Return how many leading ids are the same."""
     differences = (at for at, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
     return next(differences, min(len(ids), len(others)))
-
-
-def _signed(turn: Turn, sign: str) -> Turn:
-    """Return the turn with `sign` where its marks are."""
-    cuts = [0, *turn.breaks, len(turn.text)]
-    return replace(turn, text=sign.join(turn.text[start:end] for start, end in pairwise(cuts)))
-
-
-def _texts(turns: Iterable[Turn]) -> Iterator[str]:
-    """Every text in the turns that a client chose."""
-    for turn in turns:
-        yield turn.text
-        yield turn.name or ""
-        yield turn.tool_call_id or ""
-        for call in turn.tool_calls:
-            yield call.id
-            yield call.name
-            yield from _strings(call.arguments)
-
-
-def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item)

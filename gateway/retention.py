@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from engine.messages import Keep, KeptMark, Missed, Order
+from engine.messages import Keep, KeptMark, Missed, Order, Prefilled
 from gateway.errors import BadRequest
 from prefix_store.classes import RetentionClasses
 from prefix_store.marks import Mark, Resolved, resolve
@@ -36,6 +36,8 @@ class Wish:
     mode: Mode = "implicit"
     ttl: str | None = None  # for marks that name none; in implicit mode also a mark at the prompt's end
     marks: tuple[AskedMark, ...] = ()
+    write_all: bool = True  # in implicit mode: what is kept without a mark was asked for too
+    prewarm: bool = False  # the prompt is made warm for a later request: without a mark, the whole of it
     ttl_path: str = "prompt_cache_options.ttl"
 
 
@@ -69,15 +71,25 @@ class MissReport:
     at: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Prompt tokens computed now and kept because the request asked for it, under one retention class."""
+
+    tokens: int
+    asked: str | None  # the TTL the client named, None where it named none
+    applied: str  # the class they are kept under
+
+
 def plan(
     wish: Wish, positions: Sequence[int], prompt: int, policy: Policy, classes: RetentionClasses, block_tokens: int
 ) -> Kept:
-    """Resolve marks at token `positions` of a prompt of `prompt` tokens against a policy.
+    """Resolve the latest marks, at token `positions` of a prompt of `prompt` tokens, against a policy.
 
     Raises BadRequest, naming the field, for a TTL that is no duration.
     """
-    asked = [(Mark(at, mark.ttl or wish.ttl), mark.path) for at, mark in zip(positions, wish.marks, strict=True)]
-    if wish.mode == "implicit" and wish.ttl is not None:
+    latest = wish.marks[len(wish.marks) - len(positions) :]
+    asked = [(Mark(at, mark.ttl or wish.ttl), mark.path) for at, mark in zip(positions, latest, strict=True)]
+    if (wish.mode == "implicit" and wish.ttl is not None) or (wish.prewarm and not asked):
         asked.append((Mark(prompt, wish.ttl), wish.ttl_path))
     outcomes: list[Resolved] = []
     for mark, path in asked[-MOST_MARKS:]:
@@ -99,9 +111,30 @@ def plan(
         priority=policy.priority,
         min_tokens=policy.min_tokens,
         cache=wish.mode == "implicit" or bool(asked),
-        write_all=wish.mode == "implicit",
+        write_all=wish.mode == "implicit" and wish.write_all,
     )
     return Kept(keep, tuple(outcomes))
+
+
+def written(kept: Kept, prefilled: Prefilled) -> tuple[Written, ...]:
+    """Split what was written by class: each token is kept under the longest accepted mark that covers it."""
+    keep = kept.keep
+    accepted = [
+        (order.tokens, order.ttl_s, order.klass)
+        for order, mark in zip(keep.marks, prefilled.marks, strict=True)
+        if mark.kept == "promised"
+    ]
+    asked = {(outcome.tokens, outcome.applied): outcome.asked for outcome in kept.outcomes}
+    parts, at, end = [], prefilled.read, prefilled.read + prefilled.write
+    for stop in sorted({tokens for tokens, _, _ in accepted if at < tokens < end} | ({end} if at < end else set())):
+        over = [mark for mark in accepted if mark[0] >= stop]
+        if over:
+            tokens, _, klass = max(over, key=lambda mark: mark[1])
+            parts.append(Written(tokens=stop - at, asked=asked[tokens, klass], applied=klass))
+        else:
+            parts.append(Written(tokens=stop - at, asked=None, applied=keep.held_klass))
+        at = stop
+    return tuple(parts)
 
 
 def report(kept: Kept, marks: Sequence[KeptMark], now: datetime) -> tuple[MarkReport, ...]:

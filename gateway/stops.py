@@ -19,7 +19,7 @@ class StopScanner:
         self._borders = tuple(_borders(stop) for stop in self._stops)
         self._depths = [0] * len(self._stops)  # how much of each stop the text ends with
         self._held = ""
-        self.hit = False
+        self.hit: str | None = None  # the stop that ended the answer
 
     def feed(self, text: str) -> str:
         """Take the next piece and return what may be sent now; after `hit` the answer is over."""
@@ -28,9 +28,8 @@ class StopScanner:
         for position, character in enumerate(text):
             found = self._advance(character)
             if found:
-                self.hit = True
                 seen = self._held + text[: position + 1]
-                self._held = ""
+                self.hit, self._held = seen[-found:], ""
                 return seen[: len(seen) - found]
         seen = self._held + text
         keep = max(self._depths)

@@ -28,9 +28,13 @@ class Tally:
         self._tenants = tuple(sorted(set(tenants)))
         self._fresh: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    def add(self, tenant: str, facts: Prefilled) -> None:
-        """Count one prompt."""
+    def add(self, tenant: str, facts: Prefilled, *, prewarm: bool = False) -> None:
+        """Count one prompt. One that only makes the cache warm is no hit and no miss: it is counted apart."""
         counts = self._fresh[tenant]
+        if prewarm:
+            counts["prewarms"] += 1
+            counts["prewarm_write_tokens"] += facts.write
+            return
         counts["requests"] += 1
         counts["prompt_tokens"] += facts.prompt
         counts["read_tokens"] += facts.read

@@ -10,17 +10,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any, Final, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
+import jinja2.runtime
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.errors import BadRequest
+from gateway.signs import signs_behind
 
 Message = Mapping[str, Any]
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_SIGNS: Final = "keepwarm_signs"
 
 
 class _GenerationBlocks(jinja2.ext.Extension):
@@ -37,7 +44,9 @@ def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
+@jinja2.pass_context
 def _tojson(
+    context: jinja2.runtime.Context,
     value: object,
     ensure_ascii: bool = False,  # noqa: FBT001, FBT002 - the signature that templates call it with
     indent: int | None = None,
@@ -45,7 +54,8 @@ def _tojson(
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
     """JSON as the model saw it in training: Jinja's own filter escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return signs_behind(text, context.get(_SIGNS, ""))
 
 
 class ChatTemplate:
@@ -64,10 +74,30 @@ class ChatTemplate:
         }
         self._names = dict(names)
         self._template = environment.from_string(source)
+        self.arguments = frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source))) - self._names.keys()
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """Write the conversation as the model expects it, up to where its answer begins."""
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        *,
+        arguments: Mapping[str, Any] = NOTHING,
+        answer_begins: bool = True,
+        signs: str = "",
+    ) -> str:
+        """Write the conversation as the model expects it, up to where its answer begins.
+
+        `arguments` are more names for the template; `signs` are the characters that mark places in what it is given.
+        """
+        variables = {
+            **arguments,
+            **self._names,
+            "messages": list(messages),
+            "tools": list(tools) or None,
+            "add_generation_prompt": answer_begins,
+            _SIGNS: signs,
+        }
         try:
-            return self._template.render(self._names, messages=list(messages), add_generation_prompt=True)
+            return self._template.render(variables)
         except jinja2.TemplateError as error:
             raise BadRequest(f"The model's chat template refused these messages: {error}", param="messages") from error

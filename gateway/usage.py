@@ -8,16 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.retention import MarkReport, MissReport
+from gateway.retention import MarkReport, MissReport, Written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """Prompt tokens computed now and kept because the request asked for it, under one retention class."""
-
-    tokens: int
-    asked: str | None  # the TTL the client named, None where it named none
-    applied: str  # the class they are kept under
+__all__ = ["Facts", "Projections", "PromptFacts", "Written", "projections"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

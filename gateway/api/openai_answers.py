@@ -1,26 +1,47 @@
 """OpenAI's chat completions, the way out: answers, chunks and errors become JSON. Pure: no HTTP, no clock.
 
-Rule: usage is made of facts and cached tokens are a part of the prompt's, 0 when none; a stream speaks of usage only
-if asked, in one chunk of its own; the `keepwarm` extension rides on whichever chunk is the last.
+Rule: usage is made of facts, cached and written tokens are parts of the prompt's, 0 when none; a stream speaks of usage
+only if asked, in one chunk of its own; the `keepwarm` extension rides on whichever chunk is the last. A whole answer
+and a streamed one are made of the same events, so they tell the same.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway.api.extension import Keepwarm, extension_of
+from gateway.ask import Ask
 from gateway.errors import Problem
-from gateway.exchange import AnswerEnd, Ask, Done
-from gateway.usage import Facts, projections
+from gateway.events import AnswerEnd, Began, CallArguments, CallBegan, Done, Ended, Event, Logprob, Text
+from gateway.usage import Facts, PromptFacts
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+SPLIT_CLASSES = ("30m", "12h")  # the retention classes that OpenAI's usage has fields for
+
+
+class WriteDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Written tokens by how long they are kept."""
+
+    ttl_30m_tokens: int
+    ttl_12h_tokens: int
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What the cache did for the prompt."""
 
     cached_tokens: int
+    cache_write_tokens: int
+    cache_write_tokens_details: WriteDetails | UnsetType = UNSET
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What the answer's tokens were."""
+
+    reasoning_tokens: int = 0
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,70 +51,65 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
 
 
-class Timings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time went."""
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that could have come."""
 
-    queue_ms: float
-    prefill_ms: float
-    decode_ms: float
-    time_to_first_token_ms: float
-
-
-class ProjectionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Projections done, and what the same answer would have cost without a cache."""
-
-    done: int
-    without_prefix_cache: int
-    without_kv_cache: int
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
 
 
-class KeptFor(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one mark."""
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that came."""
 
-    tokens: int
-    asked: str | None
-    applied: str | None
-    until: str | None
-    kept: Literal["promised", "held", "none"]
-    reason: str | None
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+    top_logprobs: tuple[TopLogprob, ...]
 
 
-class Miss(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Prompt tokens that were not read, and why."""
+class ChoiceLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """How likely an answer's tokens were."""
 
-    reason: str
-    fate: str
-    tokens: int
-    at: str | None = None
+    content: tuple[TokenLogprob, ...]
+    refusal: None = None
 
 
-class Keepwarm(msgspec.Struct, frozen=True, kw_only=True):
-    """The extension beside `usage`: what was computed, what is kept, why it missed, and what it cost."""
+class Function(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call calls, or more of it."""
 
-    computed_tokens: int
-    timings: Timings
-    projections: ProjectionCounts
-    retention: tuple[KeptFor, ...]
-    miss: tuple[Miss, ...]
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call, or in a chunk more of it."""
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: Function
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of a whole completion."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: tuple[Call, ...] | UnsetType = UNSET
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The one choice of a whole completion."""
+    """One choice of a whole completion."""
 
-    index: int = 0
+    index: int
     message: AnswerMessage
-    logprobs: None = None
-    finish_reason: AnswerEnd
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: FinishReason
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,15 +129,16 @@ class PartMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: tuple[Call, ...] | UnsetType = UNSET
 
 
 class PartChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The one choice of a chunk."""
+    """One choice of a chunk."""
 
     index: int = 0
-    delta: PartMessage
-    logprobs: None = None
-    finish_reason: AnswerEnd | None = None
+    delta: PartMessage = PartMessage()
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: FinishReason | None = None
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,84 +153,106 @@ class CompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     keepwarm: Keepwarm | UnsetType = UNSET
 
 
-_json = msgspec.json.Encoder().encode
+to_json = msgspec.json.Encoder().encode
 
 LAST_EVENT = b"data: [DONE]\n\n"
 
 
-def _event(value: object) -> bytes:
-    return b"data: " + _json(value) + b"\n\n"
+def event(value: object) -> bytes:
+    """Shape one event of a stream."""
+    return b"data: " + to_json(value) + b"\n\n"
 
 
-def usage_of(facts: Facts) -> Usage:
-    """Usage as OpenAI counts it: cached tokens are a part of the prompt's."""
+def finish_reason(reason: AnswerEnd) -> FinishReason:
+    """Say why an answer ended: OpenAI has one word for a stop token and a stop string."""
+    return "stop" if reason == "stop_string" else reason
+
+
+def write_details(facts: PromptFacts) -> WriteDetails | UnsetType:
+    """Split the written tokens by class, where every class is one that the field knows."""
+    if not facts.written or any(part.applied not in SPLIT_CLASSES for part in facts.written):
+        return UNSET
+    half_hour, half_day = (
+        sum(part.tokens for part in facts.written if part.applied == name) for name in SPLIT_CLASSES
+    )
+    return WriteDetails(ttl_30m_tokens=half_hour, ttl_12h_tokens=half_day)
+
+
+def usage_of(*parts: Facts) -> Usage:
+    """Usage as OpenAI counts it: cached and written tokens are parts of the prompt's. Several prompts are summed."""
+    prompt, generated = sum(facts.prompt for facts in parts), sum(facts.generated for facts in parts)
     return Usage(
-        prompt_tokens=facts.prompt,
-        completion_tokens=facts.generated,
-        total_tokens=facts.prompt + facts.generated,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=facts.read),
-    )
-
-
-def extension_of(facts: Facts) -> Keepwarm:
-    """Make the `keepwarm` object."""
-    counts = projections(facts)
-    return Keepwarm(
-        computed_tokens=facts.computed,
-        timings=Timings(
-            queue_ms=_ms(facts.queue_s),
-            prefill_ms=_ms(facts.prefill_s),
-            decode_ms=_ms(facts.decode_s),
-            time_to_first_token_ms=_ms(facts.first_token_s),
-        ),
-        projections=ProjectionCounts(
-            done=counts.done,
-            without_prefix_cache=counts.without_prefix_cache,
-            without_kv_cache=counts.without_kv_cache,
-        ),
-        retention=tuple(
-            KeptFor(
-                tokens=mark.tokens,
-                asked=mark.asked,
-                applied=mark.applied,
-                until=None if mark.until is None else _instant(mark.until),
-                kept=mark.kept,
-                reason=mark.reason,
-            )
-            for mark in facts.retention
-        ),
-        miss=tuple(
-            Miss(
-                reason=miss.reason,
-                fate=miss.fate,
-                tokens=miss.tokens,
-                at=None if miss.at is None else _instant(miss.at),
-            )
-            for miss in facts.misses
+        prompt_tokens=prompt,
+        completion_tokens=generated,
+        total_tokens=prompt + generated,
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=sum(facts.read for facts in parts),
+            cache_write_tokens=sum(facts.write for facts in parts),
+            cache_write_tokens_details=write_details(parts[0]) if len(parts) == 1 else UNSET,
         ),
     )
 
 
-def _instant(at: datetime) -> str:
-    """Write a time as RFC 3339 in UTC, to the millisecond."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def logprobs_of(rows: Iterable[Logprob]) -> ChoiceLogprobs:
+    """Shape log-probabilities."""
+    return ChoiceLogprobs(
+        content=tuple(
+            TokenLogprob(
+                token=row.token,
+                logprob=row.logprob,
+                bytes=tuple(row.spelling),
+                top_logprobs=tuple(
+                    TopLogprob(token=other.token, logprob=other.logprob, bytes=tuple(other.spelling))
+                    for other in row.top
+                ),
+            )
+            for row in rows
+        )
+    )
 
 
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)
-
-
-def completion(ask: Ask, created: int, text: str, done: Done) -> bytes:
+def completion(ask: Ask, created: int, events: Sequence[Event]) -> bytes:
     """Shape a whole answer."""
-    return _json(
+    done = events[-1]
+    assert isinstance(done, Done), "an exchange that ends without an error ends with Done"
+    return to_json(
         Completion(
             id=ask.id,
             created=created,
             model=ask.model,
-            choices=(Choice(message=AnswerMessage(content=text), finish_reason=done.reason),),
+            choices=tuple(_choice(ask, index, events) for index in range(ask.choices)),
             usage=usage_of(done.facts),
             keepwarm=extension_of(done.facts),
         )
+    )
+
+
+def _choice(ask: Ask, index: int, events: Sequence[Event]) -> Choice:
+    texts: list[str] = []
+    rows: list[Logprob] = []
+    calls: dict[int, tuple[CallBegan, list[str]]] = {}
+    reason: FinishReason = "stop"
+    for one in events:
+        match one:
+            case Text(choice=choice) if choice == index:
+                texts.append(one.text)
+                rows += one.logprobs
+            case CallBegan(choice=choice) if choice == index:
+                calls[one.index] = (one, [])
+            case CallArguments(choice=choice) if choice == index:
+                calls[one.index][1].append(one.text)
+            case Ended(choice=choice) if choice == index:
+                reason = finish_reason(one.reason)
+    text = "".join(texts)
+    called = tuple(
+        Call(id=f"call_{call.id}", type="function", function=Function(name=call.name, arguments="".join(pieces)))
+        for call, pieces in calls.values()
+    )
+    return Choice(
+        index=index,
+        message=AnswerMessage(content=text if text or not called else None, tool_calls=called or UNSET),
+        logprobs=None if ask.sampling.logprobs is None else logprobs_of(rows),
+        finish_reason=reason,
     )
 
 
@@ -225,25 +264,50 @@ class Stream:
         self._ask = ask
         self._created = created
         self._include_usage = include_usage
+        self._finish = PartChoice()  # the last choice to end; it carries the extension where no usage is asked for
+        self._open = ask.choices
 
-    def opening(self) -> bytes:
-        """Shape the first chunk: who speaks."""
-        return self._chunk(PartChoice(delta=PartMessage(role="assistant", content="")))
+    def shape(self, one: Event) -> bytes:
+        """Shape an event; some need no chunk of their own."""
+        match one:
+            case Began():
+                opening = PartMessage(role="assistant", content="")
+                return b"".join(
+                    self._chunk(PartChoice(index=index, delta=opening)) for index in range(self._ask.choices)
+                )
+            case Text():
+                logprobs = logprobs_of(one.logprobs) if one.logprobs else None
+                return self._chunk(
+                    PartChoice(index=one.choice, delta=PartMessage(content=one.text), logprobs=logprobs)
+                )
+            case CallBegan():
+                function = Function(name=one.name)
+                call = Call(index=one.index, id=f"call_{one.id}", type="function", function=function)
+                return self._chunk(PartChoice(index=one.choice, delta=PartMessage(tool_calls=(call,))))
+            case CallArguments():
+                call = Call(index=one.index, function=Function(arguments=one.text))
+                return self._chunk(PartChoice(index=one.choice, delta=PartMessage(tool_calls=(call,))))
+            case Ended():
+                return self._ended(one)
+            case Done():
+                return self._done(one)
 
-    def text(self, text: str) -> bytes:
-        """Shape more of the answer."""
-        return self._chunk(PartChoice(delta=PartMessage(content=text)))
+    def _ended(self, one: Ended) -> bytes:
+        finish = PartChoice(index=one.choice, finish_reason=finish_reason(one.reason))
+        self._open -= 1
+        if self._open or self._include_usage:
+            return self._chunk(finish)
+        self._finish = finish
+        return b""
 
-    def closing(self, done: Done) -> bytes:
-        """Shape everything after the last text: finish reason, usage if asked for, end of stream."""
-        finish = PartChoice(delta=PartMessage(), finish_reason=done.reason)
-        extension = extension_of(done.facts)
-        if not self._include_usage:
-            return self._chunk(finish, keepwarm=extension) + LAST_EVENT
-        return self._chunk(finish) + self._chunk(usage=usage_of(done.facts), keepwarm=extension) + LAST_EVENT
+    def _done(self, one: Done) -> bytes:
+        extension = extension_of(one.facts)
+        if self._include_usage:
+            return self._chunk(usage=usage_of(one.facts), keepwarm=extension) + LAST_EVENT
+        return self._chunk(self._finish, keepwarm=extension) + LAST_EVENT
 
     def _chunk(self, *choices: PartChoice, usage: Usage | None = None, keepwarm: Keepwarm | UnsetType = UNSET) -> bytes:
-        return _event(
+        return event(
             CompletionChunk(
                 id=self._ask.id,
                 created=self._created,
@@ -258,9 +322,9 @@ class Stream:
 # ---- errors ----
 
 
-def error_body(problem: Problem) -> bytes:
+def error_body(problem: Problem, _: str = "") -> bytes:
     """Shape an error in OpenAI's envelope."""
-    return _json(
+    return to_json(
         {
             "error": {
                 "message": problem.message,
@@ -272,6 +336,6 @@ def error_body(problem: Problem) -> bytes:
     )
 
 
-def error_event(problem: Problem) -> bytes:
+def error_event(problem: Problem, _: str = "") -> bytes:
     """Shape the same as an event, for a stream that has begun."""
     return b"data: " + error_body(problem) + b"\n\n"

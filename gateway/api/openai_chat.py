@@ -7,43 +7,39 @@ between them, so a list of parts and the same text as one string are the same pr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from engine.messages import Sampling
 from gateway.api.json_body import decode
+from gateway.api.openai_fields import (
+    MAX_ALTERNATIVES,
+    Breakpoint,
+    CacheControl,
+    Choices,
+    ResponseFormat,
+    SamplingFields,
+    TokenCount,
+    form_of,
+    mark_of,
+    stops_of,
+)
+from gateway.api.openai_tools import FunctionTool, ToolChoiceField, choice_of, tools_of
+from gateway.ask import Ask, ToolCall, Turn
 from gateway.errors import BadRequest
-from gateway.exchange import Ask
-from gateway.prompt import ToolCall, Turn
-from gateway.retention import AskedMark, Wish
-
-MAX_STOPS = 4
-MAX_STOP_LENGTH = 1024  # characters
-_INT64_MAX = 2**63 - 1
-
-
-class Breakpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A mark at the end of a part: what is before it is to be kept for `ttl`."""
-
-    mode: Literal["explicit"] = "explicit"
-    ttl: str | None = None
-
-
-class CacheOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the request's prompt is to be cached."""
-
-    mode: Literal["implicit", "explicit"] | None = None
-    ttl: str | None = None
+from gateway.retention import AskedMark
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a message; only `text` parts can be read."""
+    """One part of a message; only `text` and `refusal` parts can be read."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
     prompt_cache_breakpoint: Breakpoint | None = None
+    cache_control: CacheControl | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,41 +63,31 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[CalledTool] | None = None
     tool_call_id: str | None = None
+    cache_control: CacheControl | None = None  # the whole message is marked
 
 
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a stream."""
-
-    include_usage: bool | None = None
-
-
-TokenCount = Annotated[int, Meta(ge=1, le=_INT64_MAX)]
-
-
-class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     """A body of POST /v1/chat/completions, as far as it is understood."""
 
     model: str
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_tokens: TokenCount | None = None
     max_completion_tokens: TokenCount | None = None  # the newer name; it wins
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=_INT64_MAX)] | None = None  # 0 and -1: all tokens
-    seed: Annotated[int, Meta(ge=-_INT64_MAX, le=_INT64_MAX)] | None = None
-    stop: str | list[str] | None = None
-    n: int | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: CacheOptions | None = None
-
-    @property
-    def include_usage(self) -> bool:
-        """Whether a stream ends with a usage chunk."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
+    n: Choices | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: ToolChoiceField | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    cache_control: CacheControl | None = None  # the end of the last message is marked
+    functions: Any = None
+    modalities: list[str] | None = None
 
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
@@ -110,95 +96,102 @@ _DECODER = msgspec.json.Decoder(ChatRequest)
 def parse(body: bytes) -> ChatRequest:
     """Read a body. Raises BadRequest naming the field."""
     request: ChatRequest = decode(_DECODER, body)
-    if request.n not in (None, 1):
-        raise BadRequest(f"Only n=1 is supported, not {request.n}.", param="n", code="unsupported_value")
-    if request.stream_options is not None and not request.stream:
-        raise BadRequest("stream_options is only allowed when stream is true.", param="stream_options")
-    _stops(request.stop)
+    request.check()
+    if request.functions is not None:
+        raise BadRequest("functions is no longer supported; send tools.", param="functions", code="unsupported_value")
+    if request.modalities and request.modalities != ["text"]:
+        message = "Only the modality 'text' is supported."
+        raise BadRequest(message, param="modalities", code="unsupported_value")
+    if request.top_logprobs is not None and not request.logprobs:
+        raise BadRequest("top_logprobs is only allowed when logprobs is true.", param="top_logprobs")
     return request
 
 
 def ask_of(request: ChatRequest, request_id: str, *, tenant: str = "default") -> Ask:
     """Say in our words what the client wants. Raises BadRequest for a part that cannot be read."""
+    tools, marks = tools_of(request.tools or ())
+    turns = []
+    for place, message in enumerate(request.messages):
+        turn, found = _turn(message, f"messages[{place}]")
+        turns.append(turn)
+        marks += found
+    if request.cache_control is not None:
+        last = turns[-1]
+        if len(last.text) not in last.breaks:
+            turns[-1] = replace(last, breaks=(*last.breaks, len(last.text)))
+            marks.append(AskedMark(request.cache_control.ttl, "cache_control.ttl"))
+    wish = request.wish(marks)
     return Ask(
         id=request_id,
         model=request.model,
-        turns=tuple(_turn(message, f"messages[{place}]") for place, message in enumerate(request.messages)),
-        max_tokens=request.max_completion_tokens or request.max_tokens,
-        sampling=Sampling(
-            temperature=1.0 if request.temperature is None else request.temperature,
-            top_p=request.top_p or 1.0,
-            top_k=max(request.top_k or 0, 0),
-            seed=request.seed,
-        ),
-        stops=_stops(request.stop),
+        turns=tuple(turns),
+        tools=tools,
+        tool_choice=choice_of(request.tool_choice, tools, parallel=request.parallel_tool_calls is not False),
+        output=form_of(request.response_format, request.structured_outputs),
+        template_arguments=request.chat_template_kwargs or {},
+        max_tokens=0 if wish.prewarm else request.max_completion_tokens or request.max_tokens,
+        sampling=request.sampling((request.top_logprobs or 0) if request.logprobs else None),
+        stops=stops_of(request.stop),
+        stop_ids=tuple(request.stop_token_ids or ()),
+        choices=request.n or 1,
         tenant=tenant,
         partition=request.prompt_cache_key or "",
-        wish=_wish(request),
+        wish=wish,
     )
 
 
-def _wish(request: ChatRequest) -> Wish:
-    """Say what the client wants kept; marks in the order in which the parts stand."""
-    options = request.prompt_cache_options or CacheOptions()
-    marks = []
-    for place, message in enumerate(request.messages):
-        for at, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            if part.prompt_cache_breakpoint is not None:
-                path = f"messages[{place}].content[{at}].prompt_cache_breakpoint.ttl"
-                marks.append(AskedMark(part.prompt_cache_breakpoint.ttl, path))
-    return Wish(mode=options.mode or "implicit", ttl=options.ttl, marks=tuple(marks))
-
-
-def _breaks(content: str | list[ContentPart] | None) -> tuple[int, ...]:
-    """Return where in the joined text each marked part ends, in characters."""
-    ends, at = [], 0
-    for part in content if isinstance(content, list) else ():
-        at += len(part.text or "")
-        if part.prompt_cache_breakpoint is not None:
-            ends.append(at)
-    return tuple(ends)
-
-
-def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
-    if isinstance(stop, str):
-        stops = {"stop": stop}
-    else:
-        stops = {f"stop[{place}]": text for place, text in enumerate(stop or ())}
-    if len(stops) > MAX_STOPS:
-        raise BadRequest(f"At most {MAX_STOPS} stop strings are allowed, not {len(stops)}.", param="stop")
-    for path, text in stops.items():
-        if not 0 < len(text) <= MAX_STOP_LENGTH:
-            raise BadRequest(f"A stop string has 1 to {MAX_STOP_LENGTH} characters, not {len(text)}.", param=path)
-    return tuple(stops.values())
-
-
-def _turn(message: ChatMessage, path: str) -> Turn:
+def _turn(message: ChatMessage, path: str) -> tuple[Turn, list[AskedMark]]:
     if message.tool_calls and message.role != "assistant":
         raise BadRequest(f"A {message.role} message cannot call tools.", param=f"{path}.tool_calls")
-    return Turn(
+    text, breaks, marks = _text(message.content, f"{path}.content")
+    calls = [
+        ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call.function.arguments))
+        for call in message.tool_calls or ()
+    ]
+    if message.cache_control is not None:
+        marks.append(AskedMark(message.cache_control.ttl, f"{path}.cache_control.ttl"))
+        if calls:
+            calls[-1] = replace(calls[-1], marked=True)
+        else:
+            breaks.append(len(text))
+    turn = Turn(
         role="system" if message.role == "developer" else message.role,
-        text=_text(message.content, f"{path}.content"),
+        text=text or message.refusal or "",
         name=message.name,
-        tool_calls=tuple(
-            ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call.function.arguments))
-            for call in message.tool_calls or ()
-        ),
+        tool_calls=tuple(calls),
         tool_call_id=message.tool_call_id,
-        breaks=_breaks(message.content),
+        thinking=message.reasoning_content or "",
+        breaks=tuple(breaks),
     )
+    return turn, marks
 
 
-def _text(content: str | list[ContentPart] | None, path: str) -> str:
+def _text(content: str | list[ContentPart] | None, path: str) -> tuple[str, list[int], list[AskedMark]]:
+    """Join the parts; return also where in the text each mark stands, in characters, and the marks."""
     if content is None or isinstance(content, str):
-        return content or ""
+        return content or "", [], []
+    pieces: list[str] = []
+    breaks: list[int] = []
+    marks: list[AskedMark] = []
+    length = 0
     for place, part in enumerate(content):
-        if part.type != "text":
-            message = f"Content parts of type {part.type!r} are not supported: this model reads text only."
-            raise BadRequest(message, param=f"{path}[{place}]", code="unsupported_value")
-        if part.text is None:
-            raise BadRequest("A text part needs its text.", param=f"{path}[{place}].text")
-    return "".join(part.text or "" for part in content)
+        pieces.append(_part(part, f"{path}[{place}]"))
+        length += len(pieces[-1])
+        mark = mark_of(f"{path}[{place}]", part.prompt_cache_breakpoint, part.cache_control)
+        if mark is not None:
+            breaks.append(length)
+            marks.append(mark)
+    return "".join(pieces), breaks, marks
+
+
+def _part(part: ContentPart, path: str) -> str:
+    if part.type not in {"text", "refusal"}:
+        message = f"Content parts of type {part.type!r} are not supported: this model reads text only."
+        raise BadRequest(message, param=path, code="unsupported_value")
+    text = part.text if part.type == "text" else part.refusal
+    if text is None:
+        raise BadRequest(f"A {part.type} part needs its {part.type}.", param=f"{path}.{part.type}")
+    return text
 
 
 def _arguments(text: str) -> dict[str, Any] | str:

@@ -1,8 +1,7 @@
-"""OpenAI's endpoints on aiohttp: bytes in, bytes out.
+"""OpenAI's chat completions, completions and models on aiohttp: bytes in, bytes out.
 
-Shapes are the business of `openai_chat` and `openai_answers`, the work is the exchange's.
-Rule: nothing is sent before the first event of the answer, so whatever is refused is refused by status; a handler that
-is cancelled, because its client left, closes its exchange on the way out.
+Shapes are the business of the pure modules beside it, the work is the exchange's. Rule: a handler that is cancelled,
+because its client left, closes its exchange on the way out.
 """
 
 from __future__ import annotations
@@ -10,83 +9,89 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final
 
 from aiohttp import web
 
-from gateway.api import openai_answers, openai_chat
-from gateway.exchange import Ask, Done, Text
-from gateway.keys import BACKEND, EXCHANGES, IDENTITY, SETTINGS, STREAM
-
-INLINE_BYTES: Final = 1 << 18  # some milliseconds of parsing
-KNOWN_ENCODINGS: Final = frozenset({"", "identity", "gzip", "deflate"})  # what aiohttp always decodes
+from gateway.api import openai_answers, openai_chat, openai_completions
+from gateway.api.http import body_of, collected, json_response, parsed, stream
+from gateway.ask import Ask
+from gateway.errors import UnknownModel
+from gateway.events import Event
+from gateway.exchange import Exchanges
+from gateway.keys import BACKEND, EXCHANGES, IDENTITY, RENDERER
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions."""
-    wanted = await _parsed(await _body(request))
+    wanted = await parsed(openai_chat.parse, await body_of(request))
     created = int(time.time())
     ask = openai_chat.ask_of(wanted, f"chatcmpl-{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
     async with aclosing(request.app[EXCHANGES].answer(ask)) as events:
-        if not wanted.stream:
-            return await _whole(ask, created, events)
-        shapes = openai_answers.Stream(ask, created, include_usage=wanted.include_usage)
-        return await _streamed(request, shapes, events)
+        if wanted.stream:
+            shapes = openai_answers.Stream(ask, created, include_usage=wanted.include_usage)
+            return await stream(request, events, shapes.shape)
+        return json_response(openai_answers.completion(ask, created, await collected(events)))
 
 
-async def _parsed(body: bytes) -> openai_chat.ChatRequest:
-    """Read a body; a large one in a thread, so that no other stream waits for it."""
-    if len(body) <= INLINE_BYTES:
-        return openai_chat.parse(body)
-    return await asyncio.get_running_loop().run_in_executor(None, openai_chat.parse, body)
+async def completions(request: web.Request) -> web.StreamResponse:
+    """POST /v1/completions."""
+    wanted = await parsed(openai_completions.parse, await body_of(request))
+    created = int(time.time())
+    asks = openai_completions.asks_of(wanted, f"cmpl-{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
+    exchanges = request.app[EXCHANGES]
+    shapes = openai_completions.Answer(wanted, asks, created, request.app[RENDERER].spell)
+    if not wanted.stream:
+        return json_response(shapes.whole(await _gathered(exchanges, asks)))
+    async with aclosing(_one_by_one(exchanges, asks, shapes)) as events:
+        return await stream(request, events, shapes.shape)
 
 
-async def models(request: web.Request) -> web.Response:
-    """GET /v1/models."""
+async def _gathered(exchanges: Exchanges, asks: Sequence[Ask]) -> list[list[Event]]:
+    """Answer several prompts at the same time; the first that fails ends the others."""
+
+    async def whole(ask: Ask) -> list[Event]:
+        async with aclosing(exchanges.answer(ask)) as events:
+            return await collected(events)
+
+    tasks = [asyncio.ensure_future(whole(ask)) for ask in asks]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _one_by_one(
+    exchanges: Exchanges, asks: Sequence[Ask], shapes: openai_completions.Answer
+) -> AsyncGenerator[Event]:
+    """Stream the answers of several prompts, each after the one before."""
+    for place, ask in enumerate(asks):
+        shapes.turn_to(place)
+        async with aclosing(exchanges.answer(ask)) as events:
+            async for event in events:
+                yield event
+
+
+def model_card(request: web.Request) -> dict[str, object]:
+    """Describe the model that is served."""
     backend = request.app[BACKEND]
-    model: dict[str, object] = {"id": backend.model, "object": "model", "created": 0, "owned_by": "keepwarm"}
+    card: dict[str, object] = {"id": backend.model, "object": "model", "created": 0, "owned_by": "keepwarm"}
     if backend.card is not None:
-        model["max_model_len"] = backend.card.max_model_len
-    return web.json_response({"object": "list", "data": [model]})
+        card["max_model_len"] = backend.card.max_model_len
+    return card
 
 
-async def _body(request: web.Request) -> bytes:
-    if request.headers.get("Content-Encoding", "").strip().lower() not in KNOWN_ENCODINGS:
-        raise web.HTTPUnsupportedMediaType(text="Send the body plain, or with Content-Encoding gzip or deflate.")
-    limit = request.app[SETTINGS].max_body
-    if (request.content_length or 0) > limit:
-        raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=request.content_length or 0)
-    return await request.read()
+def models(request: web.Request) -> web.Response:
+    """GET /v1/models, OpenAI's shape."""
+    return web.json_response({"object": "list", "data": [model_card(request)]})
 
 
-async def _whole(ask: Ask, created: int, events: AsyncGenerator[Text | Done]) -> web.Response:
-    texts: list[str] = []
-    done: Done | None = None
-    async for event in events:
-        match event:
-            case Text(text=text):
-                texts.append(text)
-            case Done():
-                done = event
-    assert done is not None, "an exchange that ends without an error ends with Done"
-    body = openai_answers.completion(ask, created, "".join(texts), done)
-    return web.Response(body=body, content_type="application/json")
-
-
-async def _streamed(
-    request: web.Request, shapes: openai_answers.Stream, events: AsyncGenerator[Text | Done]
-) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-    response.content_type = "text/event-stream"
-    response.charset = "utf-8"
-    async for event in events:
-        opening = b""
-        if not response.prepared:
-            request[STREAM] = response
-            await response.prepare(request)
-            opening = shapes.opening()
-        await response.write(opening + (shapes.text(event.text) if isinstance(event, Text) else shapes.closing(event)))
-    await response.write_eof()
-    return response
+def model(request: web.Request) -> web.Response:
+    """GET /v1/models/{id}, OpenAI's shape. Raises UnknownModel."""
+    wanted = request.match_info["id"]
+    if wanted != request.app[BACKEND].model:
+        raise UnknownModel(wanted)
+    return web.json_response(model_card(request))

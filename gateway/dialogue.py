@@ -1,0 +1,151 @@
+"""A conversation as chat templates read it: plain dictionaries, with words for what a template has none for.
+
+Owns the decision what a template knows. Rules: content is always a string; equal turns give equal dictionaries; every
+part of a turn that claims to shape the prompt is shown, in the template's way where it has one, else in the built-in
+way. A mark is a sign in the text: it goes wherever the template carries the text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from gateway.ask import Tool, ToolCall, Turn
+from gateway.canonical import canonical_arguments, canonical_schema, text_of
+from gateway.signs import sign_object
+from gateway.template import ChatTemplate
+from gateway.tools import ToolFormat
+
+Signs = Iterator[str]
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+class Dialogue:
+    """Turns and tools into a template's messages and tools."""
+
+    def __init__(self, template: ChatTemplate, form: ToolFormat, *, canonical: bool) -> None:
+        """Look at what the template knows. `canonical`: key order and number spelling in tools do not count."""
+        source = template.source
+        self._form = form
+        self._canonical = canonical
+        self._tools = "tools" in template.arguments
+        self._calls = "tool_calls" in source
+        self._results = self._tools or any(role in source for role in ("'tool'", '"tool"'))
+        self._thinking = "reasoning_content" in source
+        self._names = any(name in source for name in ("message.name", "message['name']", 'message["name"]'))
+
+    def messages(
+        self, turns: Sequence[Turn], tools: Sequence[Tool], signs: Signs | None = None
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return messages and tools. With `signs`, one stands at each mark, in rendering order."""
+        definitions = [self._definition(tool) for tool in tools]
+        marks = [next(signs) if signs and tool.marked else "" for tool in tools]
+        messages = [self._message(turn, signs) for turn in turns]
+        if not self._results:
+            messages = _results_as_user_text(messages)
+        if self._tools:
+            return messages, [_signed(one, mark) if mark else one for one, mark in zip(definitions, marks, strict=True)]
+        if definitions:
+            texts = [text_of(one) + mark for one, mark in zip(definitions, marks, strict=True)]
+            messages = _with_preface(messages, self._form.prompt(texts))
+        return messages, []
+
+    def _definition(self, tool: Tool) -> dict[str, Any]:
+        parameters = tool.parameters or _NO_ARGUMENTS
+        function: dict[str, Any] = {"name": tool.name}
+        if tool.description:
+            function["description"] = tool.description
+        function["parameters"] = canonical_schema(parameters) if self._canonical else parameters
+        return {"type": "function", "function": function}
+
+    def _message(self, turn: Turn, signs: Signs | None) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": turn.role, "content": turn.text if signs is None else _marked(turn, signs)}
+        if turn.name is not None and (self._names or turn.role == "tool"):
+            message["name"] = turn.name
+        elif turn.name is not None:
+            message["content"] = f"{turn.name}: {message['content']}"
+        if turn.tool_call_id is not None:
+            message["tool_call_id"] = self._form.call_id(turn.tool_call_id)
+        if turn.thinking and self._thinking:
+            message["reasoning_content"] = turn.thinking
+        elif turn.thinking:
+            message["content"] = f"<think>\n{turn.thinking}\n</think>\n\n{message['content']}"
+        if turn.tool_calls:
+            marks = [next(signs) if signs and call.marked else "" for call in turn.tool_calls]
+            self._add_calls(message, [self._settled(call) for call in turn.tool_calls], marks)
+        return message
+
+    def _settled(self, call: ToolCall) -> ToolCall:
+        arguments = call.arguments
+        if self._canonical and not isinstance(arguments, str):
+            arguments = canonical_arguments(arguments)
+        return ToolCall(id=self._form.call_id(call.id), name=call.name, arguments=arguments)
+
+    def _add_calls(self, message: dict[str, Any], calls: Sequence[ToolCall], marks: Sequence[str]) -> None:
+        if not self._calls:
+            spelled = _spelled(calls, marks, self._form.spell)
+            message["content"] = f"{message['content']}\n{spelled}" if message["content"] else spelled
+            return
+        message["tool_calls"] = []
+        for call, mark in zip(calls, marks, strict=True):
+            arguments: dict[str, Any] | str = call.arguments
+            if mark:
+                arguments = arguments + mark if isinstance(arguments, str) else sign_object(arguments, mark)
+            function = {"name": call.name, "arguments": arguments}
+            whole = {"id": call.id, "type": "function", "function": function}
+            message["tool_calls"].append(_signed(whole, mark) if mark else whole)
+
+
+def _marked(turn: Turn, signs: Signs) -> str:
+    """Return the turn's text with a sign at each of its marks."""
+    if not turn.breaks:
+        return turn.text
+    cuts = [0, *turn.breaks, len(turn.text)]
+    pieces = [turn.text[start:end] for start, end in pairwise(cuts)]
+    return pieces[0] + "".join(next(signs) + piece for piece in pieces[1:])
+
+
+def _signed(definition: dict[str, Any], sign: str) -> dict[str, Any]:
+    """Put the sign behind a definition and behind its function: templates write the one or the other."""
+    return sign_object({**definition, "function": sign_object(definition["function"], sign)}, sign)
+
+
+def _spelled(calls: Sequence[ToolCall], marks: Sequence[str], spell: Callable[[Sequence[ToolCall]], str]) -> str:
+    """Write calls in the format's way, each mark behind its call."""
+    text = spell(calls)
+    for place, mark in reversed(list(enumerate(marks))):
+        if mark:
+            at = len(os.path.commonprefix([text, spell(calls[: place + 1])]))  # noqa: RUF071 - characters are meant
+            text = text[:at] + mark + text[at:]
+    return text
+
+
+def _results_as_user_text(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write tool results as the user's words; what follows one another from that side is one message."""
+    spoken: list[dict[str, Any]] = []
+    joins = False  # whether the last message holds results, so that more may join it
+    for message in messages:
+        is_result = message["role"] == "tool"
+        if not is_result and not (joins and message["role"] == "user"):
+            spoken.append(message)
+            joins = False
+            continue
+        content = f"<tool_response>\n{message['content']}\n</tool_response>" if is_result else message["content"]
+        if joins:
+            spoken[-1] = {**spoken[-1], "content": f"{spoken[-1]['content']}\n{content}"}
+        else:
+            spoken.append({"role": "user", "content": content})
+        joins = True
+    return spoken
+
+
+def _with_preface(messages: Sequence[dict[str, Any]], preface: str) -> list[dict[str, Any]]:
+    """Put the tools before the system text, so that a changed system text leaves them cached."""
+    if messages and messages[0]["role"] == "system":
+        first = {**messages[0], "content": f"{preface}\n\n{messages[0]['content']}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": preface}, *messages]
+
+
