@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from engine.chunk import Chunk, Outcome
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.messages import Abort, Delta, Keep, ModelCard, Refused, Sampling, Submit
 from engine.model import PAGED, PagedModel, register
 from engine.runner import Runner
-from engine.scheduler import Chunk
 from prefix_store.retention import format_duration
 
 VOCAB = 61
@@ -93,7 +93,8 @@ class RecordingRunner(Runner):
         if self.steps == self.fail_at_step:
             raise RuntimeError("told to fail")
         logits = super().logits(chunks)
-        for row, chunk in zip(logits, [chunk for chunk in chunks if chunk.samples], strict=True):
+        sampling = [chunk for chunk in chunks if chunk.samples]
+        for row, chunk in zip(logits[len(logits) - len(sampling) :], sampling, strict=True):
             self.first_logits.setdefault(chunk.sequence.request.id, row.clone())
         return logits
 
@@ -105,7 +106,7 @@ class ScriptedRunner:
         self.block_tokens = block_tokens
         self.slots: dict[int, bytes] = {}
 
-    def run(self, chunks: Items[Chunk]) -> list[int]:
+    def run(self, chunks: Items[Chunk]) -> list[Outcome]:
         for chunk in chunks:
             if chunk.copy is not None:
                 for at in range(chunk.copy.tokens):
@@ -113,7 +114,7 @@ class ScriptedRunner:
                         block * self.block_tokens + at for block in (chunk.copy.source, chunk.copy.target)
                     )
                     self.slots[target] = self.slots[source]
-        sampled = []
+        outcomes = []
         for chunk in chunks:
             tokens = np.frombuffer(bytes(chunk.sequence.tokens), dtype="<u4").tolist()
             assert chunk.sequence.hold is not None
@@ -124,9 +125,8 @@ class ScriptedRunner:
                 self.slots[where[position]] = marks[position]
             for position, slot in enumerate(where):
                 assert self.slots[slot] == marks[position], f"position {position} would read another prompt's K/V"
-            if chunk.samples:
-                sampled.append(scripted_next(tokens))
-        return sampled
+            outcomes.append(Outcome(token=scripted_next(tokens) if chunk.samples else None))
+        return outcomes
 
 
 def prefix_marks(tokens: Items[int]) -> list[bytes]:
