@@ -28,7 +28,7 @@ class _Budget:
     """What is left of one step."""
 
     tokens: int
-    scored: int = SCORED_ROWS
+    scored: int
 
     def share(self, sequence: Sequence) -> int:
         """Return how many of a sequence's next tokens the step may still take."""
@@ -71,6 +71,7 @@ class Scheduler:
         self.cache = cache
         self.queue_timeout_s = queue_timeout_s
         self.step_tokens = step_tokens
+        self.scored_rows = SCORED_ROWS
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len  # a table never grows past it: the last tokens are never projected
         self.counters = Counters()
@@ -135,7 +136,7 @@ class Scheduler:
     def plan(self, *, now: float) -> list[Chunk]:
         """Choose the chunks of the next step. Preempts and admits as needed; empty when there is nothing to do."""
         chunks: list[Chunk] = []
-        budget = _Budget(self.step_tokens)
+        budget = _Budget(self.step_tokens, self.scored_rows)
         preempted = self.counters.preempted
         for phase in (Phase.DECODE, Phase.PREFILL):
             for sequence in list(self._running):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from engine.chunk import Chunk, Outcome
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.messages import Abort, Delta, Keep, ModelCard, Refused, Sampling, Submit
+from engine.grammar import Compiler
+from engine.messages import Abort, Delta, Keep, ModelCard, Refused, Sampling, Submit, TokenLogprob
 from engine.model import PAGED, PagedModel, register
 from engine.runner import Runner
 from prefix_store.retention import format_duration
@@ -38,12 +41,30 @@ class HandClock:
         self.now += seconds
 
 
-def tiny_module(seed: int = 0) -> LlamaForCausalLM:
+class ByHand(Executor):
+    """Runs what it was given when told to, in this thread."""
+
+    def __init__(self) -> None:
+        self._given: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._given.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def work(self) -> None:
+        while self._given:
+            future, call = self._given.pop(0)
+            if future.set_running_or_notify_cancel():
+                future.set_result(call())
+
+
+def tiny_module(seed: int = 0, vocab_size: int = VOCAB) -> LlamaForCausalLM:
     """A random two-layer Llama with grouped heads, small enough for milliseconds."""
     torch.manual_seed(seed)
     register()
     config = LlamaConfig(
-        vocab_size=VOCAB,
+        vocab_size=vocab_size,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
@@ -84,6 +105,7 @@ class RecordingRunner(Runner):
         self.first_logits: dict[str, Tensor] = {}
         self.fail_at_step: int | None = None
         self.steps = 0
+        self.most_rows = 0  # of logits in one step
         for keys, values in self.kv.pages:  # a slot that is read before it was written poisons the answer
             keys.fill_(float("nan"))
             values.fill_(float("nan"))
@@ -93,6 +115,7 @@ class RecordingRunner(Runner):
         if self.steps == self.fail_at_step:
             raise RuntimeError("told to fail")
         logits = super().logits(chunks)
+        self.most_rows = max(self.most_rows, len(logits))
         sampling = [chunk for chunk in chunks if chunk.samples]
         for row, chunk in zip(logits[len(logits) - len(sampling) :], sampling, strict=True):
             self.first_logits.setdefault(chunk.sequence.request.id, row.clone())
@@ -125,7 +148,12 @@ class ScriptedRunner:
                 self.slots[where[position]] = marks[position]
             for position, slot in enumerate(where):
                 assert self.slots[slot] == marks[position], f"position {position} would read another prompt's K/V"
-            outcomes.append(Outcome(token=scripted_next(tokens) if chunk.samples else None))
+            outcomes.append(
+                Outcome(
+                    token=scripted_next(tokens) if chunk.samples else None,
+                    scored=tuple(TokenLogprob(tokens[position + 1], 0.0) for position in chunk.scored),
+                )
+            )
         return outcomes
 
 
@@ -156,6 +184,7 @@ class Answer:
     """What a client would have seen."""
 
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     prefilled: Any = None  # Prefilled once known; Any spares each test an assertion that it is
     finished: Any = None  # Finished once known
     refused: Refused | None = None
@@ -182,6 +211,9 @@ class Bench:
         max_waiting: int = 1024,
         queue_timeout_s: float = 60.0,
         vocab_size: int = VOCAB,
+        eos_ids: tuple[int, ...] = (),
+        tokenizer: Path = Path("-"),  # a folder, where a test uses grammars
+        executor: Executor | None = None,  # of grammars
     ) -> None:
         self.clock = HandClock()
         self.module = module
@@ -203,7 +235,7 @@ class Bench:
             weights="tiny",
             max_model_len=max_model_len or blocks * block_tokens,
             vocab_size=vocab_size,
-            eos_ids=(),
+            eos_ids=eos_ids,
             block_tokens=block_tokens,
             blocks=blocks,
             kv_bytes=0,
@@ -211,7 +243,9 @@ class Bench:
             dtype="float32",
             device="cpu",
         )
-        self.core = EngineCore(config, card, self.runner, self.clock)
+        self.executor: Any = executor or ByHand()
+        grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos_ids, executor=self.executor)
+        self.core = EngineCore(config, card, self.runner, self.clock, grammars=grammars)
         self.answers: dict[str, Answer] = {}
 
     def submit(self, prompt: Iterable[int], *, max_tokens: int = 3, sampling: Sampling = GREEDY, **extra: Any) -> str:
@@ -236,6 +270,7 @@ class Bench:
             assert not answer.ended, "an event after the last one"
             if isinstance(event, Delta):
                 answer.tokens += event.tokens
+                answer.logprobs += event.logprobs
                 answer.prefilled = event.prefilled or answer.prefilled
                 answer.finished = event.finished
             else:
