@@ -1,7 +1,8 @@
 """The synchronous engine: requests in, deltas out, one step at a time.
 
-Owns scheduler and runner. Knows no sockets; its clock is given, and tests give their own. Rule: every request that was
-submitted ends in exactly one last event, and a step that fails takes only its own sequences with it.
+Owns scheduler and runner, and asks at each step what the compiler of grammars has ready. Knows no sockets; its clock
+is given, and tests give their own. Rule: every request that was submitted ends in exactly one last event, and a step
+that fails takes only its own sequences with it.
 """
 
 from __future__ import annotations

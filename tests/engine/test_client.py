@@ -67,7 +67,7 @@ async def test_the_second_request_reads_what_the_first_computed(client):
 
 
 async def test_grammars_bias_and_log_probabilities_cross_the_border(tmp_path):
-    """In a live process a confined answer follows its grammar beside a forced one, and a bad grammar names its field."""
+    """In a live process a confined answer follows its grammar beside a forced one, and a bad one names its field."""
     config = EngineConfig(model="tiny", model_path=str(save_tiny_model(tmp_path)), kv_bytes=1 << 22, threads=1)
     client = EngineClient(config)
     await client.start()
@@ -82,7 +82,7 @@ async def test_grammars_bias_and_log_probabilities_cross_the_border(tmp_path):
             (delta,) = [delta async for delta in ticket]
         assert delta.tokens == () and delta.finished.generated == 0
         assert [told and told.token for told in delta.prefilled.logprobs] == [None, *PROMPT[1:]]
-        with pytest.raises(RequestRefused, match="start") as refused:
+        with pytest.raises(RequestRefused, match="Expected token") as refused:
             await answer(client, replace(submit("bad"), grammar="nothing"))
         assert refused.value.field == "response_format"
     finally:
