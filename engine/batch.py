@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from engine.chunk import Chunk
 from engine.request import TOKEN_BYTES
-from engine.scheduler import Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,15 @@ class Batch:
     positions: torch.Tensor  # [tokens] int64
     slots: torch.Tensor  # [tokens] int64, where the new K/V go
     rows: tuple[Rows, ...]
-    sample_rows: torch.Tensor  # [samples] int64, rows whose logits are wanted
+    wanted: torch.Tensor  # [wanted] int64, rows whose logits are wanted: scored positions first, then what samples
     copies: tuple[tuple[int, int, int], ...]  # (source slot, target slot, tokens), before anything is written
 
 
 def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
     """Lay the chunks out one after another. O(chunks + tokens), the tokens in numpy."""
-    tokens, positions, slots, rows, sample_rows, copies = [], [], [], [], [], []
+    tokens, positions, slots, rows, copies = [], [], [], [], []
+    scored_rows: list[int] = []
+    sample_rows: list[int] = []
     first = 0
     for chunk in chunks:
         sequence, start, count = chunk.sequence, chunk.start, chunk.count
@@ -61,6 +63,7 @@ def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
         slots += [np.arange(slot, slot + length) for slot, length in table.slots(start, count)]
         seen = start + 1 if count == 1 else start
         rows.append(Rows(first, first + count, tuple(table.extents(seen)), causal=count > 1))
+        scored_rows += range(first + chunk.scored.start - start, first + chunk.scored.stop - start)
         first += count
         if chunk.samples:
             sample_rows.append(first - 1)
@@ -76,6 +79,6 @@ def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
         positions=on_device(positions),
         slots=on_device(slots),
         rows=tuple(rows),
-        sample_rows=torch.tensor(sample_rows, dtype=torch.int64, device=device),
+        wanted=torch.tensor([*scored_rows, *sample_rows], dtype=torch.int64, device=device),
         copies=tuple(copies),
     )

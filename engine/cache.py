@@ -50,12 +50,11 @@ class PrefixCache:
         self._expired_total = 0
         self._purged_total = 0
 
-    def admit(self, request: Request, tokens: bytes, *, since: float, now: float) -> Hold:
-        """Lease the longest live prefix of `tokens` (all but the last one), renew it, and settle what is promised.
+    def admit(self, request: Request, readable: bytes, *, since: float, now: float) -> Hold:
+        """Lease the longest live prefix of the tokens in `readable`, renew it, and settle what is promised.
 
         `since` is when the request was first admitted: its marks count from there.
         """
-        readable = tokens[:-TOKEN_BYTES] if request.cached else b""
         lease = self.tree.lease(request.namespace, readable, now)
         marks, reserved = self._grant(request, lease, since=since, now=now)
         hold = Hold(

@@ -1,7 +1,8 @@
 """The synchronous engine: requests in, deltas out, one step at a time.
 
-Owns scheduler and runner. Knows no sockets; its clock is given, and tests give their own. Rule: every request that was
-submitted ends in exactly one last event, and a step that fails takes only its own sequences with it.
+Owns scheduler and runner, and asks at each step what the compiler of grammars has ready. Knows no sockets; its clock
+is given, and tests give their own. Rule: every request that was submitted ends in exactly one last event, and a step
+that fails takes only its own sequences with it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import structlog
 
 from engine import operations
 from engine.cache import PrefixCache
+from engine.checks import check
+from engine.chunk import Chunk, Outcome
 from engine.config import EngineConfig
-from engine.errors import EngineError, Overloaded, PromptTooLong, QueueTimeout, RequestRefused
+from engine.errors import EngineError, Overloaded, QueueTimeout, RequestRefused
+from engine.facts import refused
 from engine.messages import (
     Abort,
     AskStats,
@@ -32,9 +36,9 @@ from engine.messages import (
     SetPolicies,
     Submit,
 )
-from engine.request import TOKEN_BYTES, Request
-from engine.scheduler import Chunk, Scheduler
-from engine.sequence import Sequence
+from engine.request import Request
+from engine.scheduler import Scheduler
+from engine.sequence import Matcher, Sequence
 from prefix_store.chain import Namespace
 
 SWEEP_NODES = 64  # expired nodes freed between two steps; bounds how long a sweep holds the loop
@@ -47,18 +51,51 @@ log = structlog.get_logger("engine")
 class Computes(Protocol):
     """What the core needs of a runner; tests may script it."""
 
-    def run(self, chunks: Items[Chunk]) -> list[int]:
-        """Compute one step and return one token per chunk that samples."""
+    def run(self, chunks: Items[Chunk]) -> list[Outcome]:
+        """Compute one step and return what came of each chunk."""
+
+
+class Grammars(Protocol):
+    """What the core needs of a compiler of grammars, which works beside the steps; tests may drive it by hand."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether any grammar was begun and not taken yet."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would return something."""
+
+    def begin(self, request_id: str, grammar: str) -> None:
+        """Start compiling a request's grammar, or finding it compiled; never waits."""
+
+    def forget(self, request_id: str) -> None:
+        """Drop a request's grammar; an unknown id has none."""
+
+    def take(self) -> list[tuple[str, Matcher | EngineError]]:
+        """Hand over, once, what is compiled or why it is not."""
+
+    def close(self) -> None:
+        """Begin nothing more."""
 
 
 class EngineCore:
     """One engine. Call `handle` with messages and `step` until it is no longer `busy`."""
 
-    def __init__(self, config: EngineConfig, card: ModelCard, runner: Computes, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        card: ModelCard,
+        runner: Computes,
+        clock: Callable[[], float],
+        *,
+        grammars: Grammars,
+    ) -> None:
         self.config = config
         self.card = card
         self.runner = runner
         self.clock = clock
+        self.grammars = grammars
         self.cache = PrefixCache(blocks=card.blocks, block_tokens=card.block_tokens, model=card.name)
         self.scheduler = Scheduler(
             self.cache,
@@ -71,7 +108,12 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return self.scheduler.busy
+        return self.scheduler.busy or self.grammars.ready
+
+    @property
+    def compiling(self) -> bool:
+        """Whether a request waits for its grammar, so that a step will have something to do without any message."""
+        return self.grammars.pending
 
     def handle(self, message: EngineBound) -> Refused | EngineStats | Changed | Entries | None:
         """Take in one message. Return what must be answered at once."""
@@ -79,6 +121,7 @@ class EngineCore:
             case Submit():
                 return self._submit(message)
             case Abort(id=request_id):
+                self.grammars.forget(request_id)
                 self.scheduler.cancel(request_id, now=self.clock())
                 return None
             case AskStats():
@@ -90,19 +133,19 @@ class EngineCore:
         """Run one step of everything that can run, and free what has expired."""
         now = self.clock()
         self.cache.sweep(now=now, nodes=SWEEP_NODES)
-        late: list[Delta | Refused] = [self._too_late(sequence) for sequence in self.scheduler.overdue(now=now)]
+        early: list[Delta | Refused] = [*self._confine(now=now), *self._overdue(now=now)]
         chunks = self.scheduler.plan(now=now)
         if not chunks:
-            return late
+            return early
         try:
-            sampled = self.runner.run(chunks)
+            outcomes = self.runner.run(chunks)
         except Exception as error:
             log.exception("step_failed", sequences=len(chunks))
             failed = [chunk.sequence for chunk in chunks]
             self.scheduler.fail(failed, now=self.clock())
             reason = EngineError(f"The engine failed while computing this request ({type(error).__name__}).")
-            return late + [refused(sequence.request.id, reason) for sequence in failed]
-        return late + list(self.scheduler.absorb(chunks, sampled, now=self.clock()))
+            return early + [refused(sequence.request.id, reason) for sequence in failed]
+        return early + self.scheduler.absorb(chunks, outcomes, now=self.clock())
 
     def sweep(self) -> int:
         """Free expired blocks while idle; return how many went."""
@@ -137,30 +180,30 @@ class EngineCore:
             purged_total=cache.purged_total,
         )
 
-    def _too_late(self, sequence: Sequence) -> Refused:
-        waited = self.config.queue_timeout_s
-        message = f"The request waited {waited:g} s for room and got none."
-        return refused(sequence.request.id, QueueTimeout(message, retry_after_s=RETRY_AFTER_S))
+    def _confine(self, *, now: float) -> list[Refused]:
+        """Let those go on whose grammar is compiled; refuse those whose grammar does not compile."""
+        refusals = []
+        for request_id, compiled in self.grammars.take():
+            if isinstance(compiled, EngineError):
+                self.scheduler.refuse(request_id, now=now)
+                refusals.append(refused(request_id, compiled))
+            else:
+                self.scheduler.confine(request_id, compiled)
+        return refusals
+
+    def _overdue(self, *, now: float) -> list[Refused]:
+        """Refuse those who have waited too long."""
+        error = QueueTimeout(
+            f"The request waited {self.config.queue_timeout_s:g} s for room and got none.", retry_after_s=RETRY_AFTER_S
+        )
+        late = [sequence.request.id for sequence in self.scheduler.overdue(now=now)]
+        for request_id in late:
+            self.grammars.forget(request_id)
+        return [refused(request_id, error) for request_id in late]
 
     def _accept(self, submit: Submit) -> Request:
         """Check a request at the door; what passes can always be served."""
-        prompt = len(submit.tokens) // TOKEN_BYTES
-        limit, pool = self.card.max_model_len, self.card.blocks * self.card.block_tokens
-        if prompt == 0:
-            raise RequestRefused("The prompt has no tokens.", field="messages")
-        if submit.max_tokens < 1:
-            raise RequestRefused(f"max_tokens must be at least 1, not {submit.max_tokens}.", field="max_tokens")
-        if prompt + submit.max_tokens > limit:
-            raise PromptTooLong.of(prompt=prompt, answer=submit.max_tokens, limit=limit)
-        if prompt + submit.max_tokens > pool:
-            raise RequestRefused(
-                f"This server's KV memory holds {pool} tokens. However, you requested {prompt + submit.max_tokens} "
-                f"tokens ({prompt} in the messages, {submit.max_tokens} in the completion).",
-                field="messages",
-            )
-        highest = max(memoryview(submit.tokens).cast("I"))
-        if highest >= self.card.vocab_size:
-            raise RequestRefused(f"Token id {highest} is not below {self.card.vocab_size}.", field="messages")
+        check(submit, self.card)
         if submit.id in self.scheduler:
             raise RequestRefused(f"A request {submit.id} is under way already.", field="id")
         if self.scheduler.waiting >= self.config.max_waiting:
@@ -172,8 +215,10 @@ class EngineCore:
             namespace=self._namespace(submit.tenant, submit.partition, submit.rendering),
             max_tokens=submit.max_tokens,
             sampling=submit.sampling,
-            stop_ids=frozenset(submit.stop_ids),
+            stop_ids=frozenset([*submit.stop_ids, *(self.card.eos_ids if submit.grammar else ())]),
             keep=submit.keep,
+            prompt_logprobs=submit.prompt_logprobs,
+            confined=bool(submit.grammar),
             seed=seed,
         )
 
@@ -182,6 +227,8 @@ class EngineCore:
             self.scheduler.add(Sequence(self._accept(submit), now=self.clock()))
         except EngineError as error:
             return refused(submit.id, error)
+        if submit.grammar:
+            self.grammars.begin(submit.id, submit.grammar)
         return None
 
     def _operate(self, message: SetPolicies | Purge | ListEntries) -> Changed | Entries:
@@ -205,14 +252,3 @@ class EngineCore:
             block_tokens=self.card.block_tokens,
             partition=partition,
         )
-
-
-def refused(request_id: str, error: EngineError) -> Refused:
-    """Turn an error into the message that carries it over the border."""
-    return Refused(
-        id=request_id,
-        kind=type(error).__name__,
-        message=str(error),
-        field=getattr(error, "field", ""),
-        retry_after_s=getattr(error, "retry_after_s", 0.0),
-    )

@@ -1,4 +1,4 @@
-"""What a request is told of its marks and of what it did not find. Pure; knows no tree."""
+"""What a request is told: of its marks, of what it did not find, of why it is refused. Pure; knows no tree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from engine.messages import Fate, KeptMark, Missed
+from engine.errors import EngineError
+from engine.messages import Fate, KeptMark, Missed, Refused
 from engine.request import Request
 from prefix_store.reasons import Absence
 from prefix_store.retention import Kept, Retention
@@ -18,7 +19,7 @@ def missed(request: Request, absences: Iterable[Absence], read: int, *, now: flo
     `absences` speak of whole blocks. Tokens of the first one that were copied from a partial block were read; what is
     left behind the last whole block was never written.
     """
-    if not request.keep.cache:
+    if not request.keep.cache or request.prompt_logprobs is not None:
         return (Missed(fate="no_cache", tokens=request.prompt),)
     if not request.cached:
         return (Missed(fate="below_minimum", tokens=request.prompt),)
@@ -57,4 +58,15 @@ def kept_marks(
             reason="" if retention.kept is Kept.PROMISED else "budget",
         )
         for tokens, retention, deadline in granted
+    )
+
+
+def refused(request_id: str, error: EngineError) -> Refused:
+    """Turn an error into the message that carries it over the border."""
+    return Refused(
+        id=request_id,
+        kind=type(error).__name__,
+        message=str(error),
+        field=getattr(error, "field", ""),
+        retry_after_s=getattr(error, "retry_after_s", 0.0),
     )

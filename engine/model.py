@@ -48,10 +48,10 @@ class PagedModel:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, kv: KVTensors) -> Tensor:
-        """Project the batch's tokens and write their K/V; return float32 logits [samples, vocab] of the wanted rows."""
+        """Project the batch's tokens and write their K/V; return float32 logits [wanted, vocab]."""
         for source, target, tokens in batch.copies:
             kv.copy(source, target, tokens)
-        wanted = batch.sample_rows if len(batch.sample_rows) else batch.sample_rows.new_zeros(1)
+        wanted = batch.wanted if len(batch.wanted) else batch.wanted.new_zeros(1)
         output = self.module(
             input_ids=batch.tokens[None],
             position_ids=batch.positions[None],
@@ -61,7 +61,7 @@ class PagedModel:
             paged_kv=kv,
             paged_attend=self.attend,
         )
-        logits: Tensor = output.logits[0, : len(batch.sample_rows)].float()
+        logits: Tensor = output.logits[0, : len(batch.wanted)].float()
         return logits
 
 

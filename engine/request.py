@@ -21,6 +21,8 @@ class Request:
     sampling: Sampling
     stop_ids: frozenset[int]
     keep: Keep
+    prompt_logprobs: int | None = None  # alternatives to tell beside each prompt token; None scores nothing
+    confined: bool = False  # to a grammar: nothing is computed before it is compiled
     seed: int  # the caller's, or one drawn at the door: after preemption the same tokens come again
 
     @property

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
 
-from engine import batch, sampler
+from engine import batch, logprobs, sampler
+from engine.chunk import Chunk, Outcome
 from engine.kv_tensors import KVTensors
+from engine.messages import TokenLogprob
 from engine.model import PagedModel
-from engine.scheduler import Chunk
+from engine.request import TOKEN_BYTES
+from engine.sampler import Draw
 
 
 class Runner:
@@ -22,17 +26,47 @@ class Runner:
         self.model = model
         self.kv = KVTensors(model.layout, blocks=blocks, block_tokens=block_tokens, device=model.device)
 
-    def run(self, chunks: Sequence[Chunk]) -> list[int]:
-        """Compute one step. Return one sampled token per chunk that samples, in order."""
+    def run(self, chunks: Sequence[Chunk]) -> list[Outcome]:
+        """Compute one step. Return what came of each chunk, in order."""
         logits = self.logits(chunks)
-        sampling = [chunk.sequence for chunk in chunks if chunk.samples]
-        return sampler.sample(
-            logits,
-            [sequence.request.sampling for sequence in sampling],
-            [sequence.request.seed for sequence in sampling],
-            [sequence.length for sequence in sampling],
-        )
+        sampling = [chunk for chunk in chunks if chunk.samples]
+        scored, sampled = logits[: len(logits) - len(sampling)], logits[len(logits) - len(sampling) :]
+        tokens = sampler.sample(sampled, [_draw(chunk) for chunk in sampling])
+        fresh = zip(tokens, sampled, strict=True)
+        outcomes, first = [], 0
+        for chunk in chunks:
+            last = first + len(chunk.scored)
+            told = _scores(chunk, scored[first:last]) if last > first else ()
+            first = last
+            outcomes.append(_outcome(chunk, *next(fresh), told) if chunk.samples else Outcome(scored=told))
+        return outcomes
 
     def logits(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Compute the chunks; return float32 logits [samples, vocab] of those that sample, in order."""
+        """Compute the chunks; return float32 logits [rows, vocab]: of scored positions first, then of what samples."""
         return self.model.forward(batch.build(chunks, self.model.device), self.kv)
+
+
+def _draw(chunk: Chunk) -> Draw:
+    sequence, request = chunk.sequence, chunk.sequence.request
+    return Draw(
+        sampling=request.sampling,
+        seed=request.seed,
+        position=sequence.length,
+        tokens=sequence.tokens,
+        prompt=request.prompt,
+        allowed=None if sequence.matcher is None else sequence.matcher.allowed(),
+    )
+
+
+def _outcome(chunk: Chunk, token: int, logits: Tensor, told: tuple[TokenLogprob, ...]) -> Outcome:
+    top = chunk.sequence.request.sampling.logprobs
+    (logprob,) = (None,) if top is None else logprobs.tell(logits[None], [token], top)
+    return Outcome(token=token, logprob=logprob, scored=told)
+
+
+def _scores(chunk: Chunk, logits: Tensor) -> tuple[TokenLogprob, ...]:
+    request, positions = chunk.sequence.request, chunk.scored
+    assert request.prompt_logprobs is not None
+    after = (positions.start + 1) * TOKEN_BYTES
+    tokens = np.frombuffer(request.tokens, dtype="<u4", count=len(positions), offset=after).tolist()
+    return logprobs.tell(logits, tokens, request.prompt_logprobs)

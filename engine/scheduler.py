@@ -14,25 +14,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.cache import PrefixCache
-from engine.hold import TailCopy
-from engine.messages import Delta
-from engine.request import TOKEN_BYTES
-from engine.sequence import Phase, Sequence
+from engine.chunk import Chunk, Outcome
+from engine.errors import RequestRefused
+from engine.facts import refused
+from engine.messages import Delta, FinishReason, Prefilled, Refused
+from engine.sequence import Matcher, Phase, Sequence
+
+SCORED_ROWS = 256  # of prompt log-probabilities in one step: each needs a row of logits as wide as the vocabulary
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Project tokens [start, start + count) of one sequence; `samples` when the last of them yields a new token."""
+@dataclass(slots=True)
+class _Budget:
+    """What is left of one step."""
 
-    sequence: Sequence
-    start: int
-    count: int
-    copy: TailCopy | None = None
+    tokens: int
+    scored: int
 
-    @property
-    def samples(self) -> bool:
-        """Whether the chunk reaches the end of what is known, so that a next token follows."""
-        return self.start + self.count == self.sequence.length
+    def share(self, sequence: Sequence) -> int:
+        """Return how many of a sequence's next tokens the step may still take."""
+        return min(sequence.remaining, self.tokens, self.scored if sequence.unscored else self.tokens)
+
+    def spend(self, chunk: Chunk) -> None:
+        """Take off what a chunk needs."""
+        self.tokens -= chunk.count
+        self.scored -= len(chunk.scored)
 
 
 @dataclass(slots=True)
@@ -66,6 +71,7 @@ class Scheduler:
         self.cache = cache
         self.queue_timeout_s = queue_timeout_s
         self.step_tokens = step_tokens
+        self.scored_rows = SCORED_ROWS
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len  # a table never grows past it: the last tokens are never projected
         self.counters = Counters()
@@ -89,13 +95,21 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
-        return bool(self._by_id)
+        """Whether a step would do anything: not while all that is there waits for its grammar."""
+        return bool(self._running) or any(sequence.ready for sequence in self._waiting)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
         self._by_id[sequence.request.id] = sequence
         self._waiting.append(sequence)
+
+    def confine(self, request_id: str, matcher: Matcher) -> None:
+        """Let a waiting sequence go on, now that its grammar is compiled."""
+        self._by_id[request_id].matcher = matcher
+
+    def refuse(self, request_id: str, *, now: float) -> None:
+        """End a waiting sequence whose grammar does not compile."""
+        self.fail([self._by_id[request_id]], now=now)
 
     def cancel(self, request_id: str, *, now: float) -> None:
         """End a sequence whose client has left; finished blocks stay cached. An unknown id may just have ended."""
@@ -122,32 +136,32 @@ class Scheduler:
     def plan(self, *, now: float) -> list[Chunk]:
         """Choose the chunks of the next step. Preempts and admits as needed; empty when there is nothing to do."""
         chunks: list[Chunk] = []
-        budget = self.step_tokens
+        budget = _Budget(self.step_tokens, self.scored_rows)
         preempted = self.counters.preempted
         for phase in (Phase.DECODE, Phase.PREFILL):
             for sequence in list(self._running):
-                if budget and sequence.phase is phase and (chunk := self._chunk(sequence, budget, now=now)):
+                if sequence.phase is phase and (chunk := self._chunk(sequence, budget, now=now)):
                     chunks.append(chunk)
-                    budget -= chunk.count
+                    budget.spend(chunk)
         chunks = [chunk for chunk in chunks if chunk.sequence.hold is not None]  # an older one may have preempted it
-        while budget and self.counters.preempted == preempted and (admitted := self._admit(now=now)) is not None:
+        while budget.tokens and self.counters.preempted == preempted and (admitted := self._admit(now=now)) is not None:
             if chunk := self._chunk(admitted, budget, now=now):
                 chunks.append(chunk)
-                budget -= chunk.count
+                budget.spend(chunk)
         return chunks
 
-    def absorb(self, chunks: list[Chunk], sampled: list[int], *, now: float) -> list[Delta]:
-        """Take in a computed step: `sampled` has one token per chunk that samples, in order."""
+    def absorb(self, chunks: list[Chunk], outcomes: list[Outcome], *, now: float) -> list[Delta | Refused]:
+        """Take in a computed step: `outcomes` says what came of each chunk, in order."""
         self.counters.steps += 1
-        fresh = iter(sampled)
-        deltas = []
-        for chunk in chunks:
-            sequence = chunk.sequence
-            samples = chunk.samples
-            self._advance(chunk, now=now)
-            if samples:
-                deltas.append(self._append(sequence, next(fresh), now=now))
-        return deltas
+        events: list[Delta | Refused] = []
+        for chunk, outcome in zip(chunks, outcomes, strict=True):
+            self._advance(chunk, outcome, now=now)
+            if outcome.token is not None:
+                events.append(self._append(chunk.sequence, outcome.token, outcome, now=now))
+            elif chunk.completes:  # nothing is to be answered: the prompt was all
+                prefilled = self._process(chunk.sequence, now=now)
+                events.append(self._delta(chunk.sequence, outcome, prefilled, "length", now=now))
+        return events
 
     def check(self) -> None:
         """Raise if queue, running list and index disagree, or cache and holds do."""
@@ -164,21 +178,21 @@ class Scheduler:
 
     def _admit(self, *, now: float) -> Sequence | None:
         """Start the next waiting sequence if it fits beside the running ones."""
-        if not self._waiting or self.running >= self.max_num_seqs:
+        sequence = next((sequence for sequence in self._waiting if sequence.ready), None)
+        if sequence is None or self.running >= self.max_num_seqs:
             return None
-        sequence = self._waiting[0]
         if self._running and not self._fits(sequence, now=now):
             return None
-        self._waiting.popleft()
+        self._waiting.remove(sequence)
         admitted = now if sequence.admitted is None else sequence.admitted
-        hold = self.cache.admit(sequence.request, bytes(sequence.tokens), since=admitted, now=now)
+        hold = self.cache.admit(sequence.request, sequence.readable, since=admitted, now=now)
         sequence.start(hold, now=now)
         self._running.append(sequence)
         return sequence
 
     def _fits(self, sequence: Sequence, *, now: float) -> bool:
         """Whether its whole prompt fits beside what running prefills still need. A peek: it renews nothing."""
-        match = self.cache.tree.peek(sequence.request.namespace, bytes(sequence.tokens[:-TOKEN_BYTES]), now)
+        match = self.cache.tree.peek(sequence.request.namespace, sequence.readable, now)
         promised = sum(
             max(0, self._blocks(running.length + 1) - len(running.hold.table))
             for running in self._running
@@ -190,11 +204,11 @@ class Scheduler:
     def _blocks(self, tokens: int) -> int:
         return -(-min(tokens, self.max_model_len) // self.cache.block_tokens)
 
-    def _chunk(self, sequence: Sequence, budget: int, *, now: float) -> Chunk | None:
+    def _chunk(self, sequence: Sequence, budget: _Budget, *, now: float) -> Chunk | None:
         """Make room for the next tokens of a sequence, preempting younger ones where it must."""
-        if sequence.hold is None:  # preempted by an older one in this very step
+        wanted = budget.share(sequence)
+        if not wanted or sequence.hold is None:  # preempted by an older one in this very step
             return None
-        wanted = min(sequence.remaining, budget)
         while (fits := self.cache.room(sequence.hold, sequence.computed + wanted, now=now)) <= sequence.computed:
             youngest = self._running[-1]
             if youngest is not sequence:
@@ -214,35 +228,57 @@ class Scheduler:
         self._waiting.appendleft(sequence)
         self.counters.preempted += 1
 
-    def _advance(self, chunk: Chunk, *, now: float) -> None:
+    def _advance(self, chunk: Chunk, outcome: Outcome, *, now: float) -> None:
         sequence = chunk.sequence
         assert sequence.hold is not None
         self.cache.copied(sequence.hold, now=now)
-        sequence.advance(chunk.count)
+        sequence.advance(chunk.count, outcome.scored)
         self.counters.projected += chunk.count
         self.cache.publish(sequence.hold, sequence.tokens, sequence.computed, now=now)
 
-    def _append(self, sequence: Sequence, token: int, *, now: float) -> Delta:
-        first = sequence.first_token is None
-        reason = sequence.append(token, now=now)
+    def _append(self, sequence: Sequence, token: int, outcome: Outcome, *, now: float) -> Delta | Refused:
+        reason = sequence.append(token)
         self.counters.generated += 1
+        if sequence.matcher is not None and (failure := sequence.matcher.failure):
+            self.fail([sequence], now=now)
+            message = f"The answer cannot be confined to its grammar any further: {failure}"
+            return refused(sequence.request.id, RequestRefused(message, field="response_format"))
         if sequence.phase is Phase.PREFILL and reason is None:
             sequence.move(Phase.DECODE)
-        prefilled = None
-        if first:
-            assert sequence.hold is not None
-            marks = self.cache.marks(sequence.request, sequence.hold, now=now)
-            prefilled = sequence.prefilled(marks=marks, now=now)
-            self.counters.prompt += prefilled.prompt
-            self.counters.read += prefilled.read
-            self.counters.write += prefilled.write
+        prefilled = self._process(sequence, now=now) if sequence.processed is None else None
+        return self._delta(sequence, outcome, prefilled, reason, now=now)
+
+    def _process(self, sequence: Sequence, *, now: float) -> Prefilled:
+        assert sequence.hold is not None
+        marks = self.cache.marks(sequence.request, sequence.hold, now=now)
+        prefilled = sequence.process(marks=marks, now=now)
+        self.counters.prompt += prefilled.prompt
+        self.counters.read += prefilled.read
+        self.counters.write += prefilled.write
+        return prefilled
+
+    def _delta(
+        self,
+        sequence: Sequence,
+        outcome: Outcome,
+        prefilled: Prefilled | None,
+        reason: FinishReason | None,
+        *,
+        now: float,
+    ) -> Delta:
         finished = None
         if reason is not None:
             finished = sequence.finished(reason, now=now)
             self._end(sequence, Phase.DONE, now=now)
             self.counters.finished += 1
-        tokens = () if reason == "stop" else (token,)
-        return Delta(id=sequence.request.id, tokens=tokens, prefilled=prefilled, finished=finished)
+        told = outcome.token is not None and reason != "stop"
+        return Delta(
+            id=sequence.request.id,
+            tokens=(outcome.token,) if told and outcome.token is not None else (),
+            logprobs=(outcome.logprob,) if told and outcome.logprob is not None else (),
+            prefilled=prefilled,
+            finished=finished,
+        )
 
     def _end(self, sequence: Sequence, phase: Phase, *, now: float) -> None:
         if sequence.phase is Phase.WAITING:

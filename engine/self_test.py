@@ -46,6 +46,6 @@ def _chunk(ids: torch.Tensor, slots: torch.Tensor, start: int, end: int) -> Batc
         positions=torch.arange(start, end, device=ids.device),
         slots=slots[start:end],
         rows=(Rows(0, end - start, past, causal=True),),
-        sample_rows=torch.tensor([end - start - 1], device=ids.device),
+        wanted=torch.tensor([end - start - 1], device=ids.device),
         copies=(),
     )

@@ -23,6 +23,7 @@ from engine import messages
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import ModelRefused
+from engine.grammar import Compiler
 from engine.kv_tensors import plan_blocks
 from engine.messages import ModelCard, StartFailed
 from engine.model import PagedModel, load
@@ -30,6 +31,7 @@ from engine.runner import Runner
 from engine.self_test import self_test
 
 IDLE_POLL_MS = 250  # how often an idle engine frees what has expired
+COMPILING_POLL_MS = 5  # how often an otherwise idle engine looks whether a grammar is compiled
 
 log = structlog.get_logger("engine")
 
@@ -41,7 +43,8 @@ def build_core(config: EngineConfig) -> EngineCore:
     self_test(model)
     card = card_of(model, config, free_bytes=psutil.virtual_memory().available)
     runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens)
-    return EngineCore(config, card, runner, time.monotonic)
+    grammars = Compiler(Path(config.model_path), vocab_size=card.vocab_size, eos_ids=card.eos_ids)
+    return EngineCore(config, card, runner, time.monotonic, grammars=grammars)
 
 
 def card_of(model: PagedModel, config: EngineConfig, *, free_bytes: int) -> ModelCard:
@@ -78,18 +81,16 @@ def serve(core: EngineCore, socket: zmq.Socket[bytes]) -> None:
     poller.register(socket, zmq.POLLIN)
     poller.register(sys.stdin.fileno(), zmq.POLLIN)
     while True:
-        ready = dict(poller.poll(0 if core.busy else IDLE_POLL_MS))
+        patience_ms = 0 if core.busy else COMPILING_POLL_MS if core.compiling else IDLE_POLL_MS
+        ready = dict(poller.poll(patience_ms))
         if sys.stdin.fileno() in ready:  # closed: the parent is gone
             return
         while socket.poll(0):
             answer = core.handle(messages.decode_engine_bound(socket.recv()))
             if answer is not None:
                 socket.send(messages.encode(answer))
-        if core.busy:
-            for event in core.step():
-                socket.send(messages.encode(event))
-        else:
-            core.sweep()
+        for event in core.step():
+            socket.send(messages.encode(event))
 
 
 def main() -> int:
@@ -121,6 +122,7 @@ def main() -> int:
     socket.send(messages.encode(core.card))
     log.info("engine_ready", model=core.card.name, blocks=core.card.blocks, kv_bytes=core.card.kv_bytes)
     serve(core, socket)
+    core.grammars.close()
     socket.close(linger=0)
     return 0
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import shutil
 import signal
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from engine.client import EngineClient
 from engine.config import EngineConfig
-from engine.errors import EngineUnavailable, ModelRefused, Overloaded, PromptTooLong
+from engine.errors import EngineUnavailable, ModelRefused, Overloaded, PromptTooLong, RequestRefused
 from engine.messages import Sampling, Submit
 from tests.engine.workbench import GREEDY, plain_answer, tiny_module
+from tests.tiny_model import save_tiny_model, tiny_tokenizer
 
 PROMPT = list(range(47))
 
@@ -60,6 +64,29 @@ async def test_the_second_request_reads_what_the_first_computed(client):
     assert await answer(client, submit("b")) == (truth, 46)
     stats = await client.stats()
     assert (stats.requests_finished_total, stats.read_tokens_total) == (2, 46)
+
+
+async def test_grammars_bias_and_log_probabilities_cross_the_border(tmp_path):
+    """In a live process a confined answer follows its grammar beside a forced one, and a bad one names its field."""
+    config = EngineConfig(model="tiny", model_path=str(save_tiny_model(tmp_path)), kv_bytes=1 << 22, threads=1)
+    client = EngineClient(config)
+    await client.start()
+    await client.ready()
+    try:
+        confined = replace(submit("confined", max_tokens=20), grammar="start: /[0-9]{4}/")
+        forced = submit("forced", sampling=Sampling(temperature=0.0, logit_bias={99: 100.0}, logprobs=1))
+        (digits, _), (same, _) = await asyncio.gather(answer(client, confined), answer(client, forced))
+        assert re.fullmatch("[0-9]{4}", tiny_tokenizer().decode(digits))
+        assert same == [99] * 4
+        with client.open(replace(submit("scored", max_tokens=0), prompt_logprobs=1)) as ticket:
+            (delta,) = [delta async for delta in ticket]
+        assert delta.tokens == () and delta.finished.generated == 0
+        assert [told and told.token for told in delta.prefilled.logprobs] == [None, *PROMPT[1:]]
+        with pytest.raises(RequestRefused, match="Expected token") as refused:
+            await answer(client, replace(submit("bad"), grammar="nothing"))
+        assert refused.value.field == "response_format"
+    finally:
+        await client.stop()
 
 
 async def test_leaving_the_block_stops_the_work(client):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from engine.config import EngineConfig
 from engine.messages import AskStats, Refused, Sampling, Submit
-from engine.sampler import sample, uniform
 from tests.engine.workbench import VOCAB, Bench, ScriptedRunner, scripted_answer
 
 
@@ -30,12 +28,38 @@ def test_a_prompt_that_is_too_long_is_refused_never_cut(bench):
 
 @pytest.mark.parametrize(
     ("prompt", "extra", "field"),
-    [([], {}, "messages"), ([1], {"max_tokens": 0}, "max_tokens"), ([1, VOCAB], {}, "messages")],
+    [
+        ([], {}, "messages"),
+        ([1], {"max_tokens": -1}, "max_tokens"),
+        ([1, VOCAB], {}, "messages"),
+        ([1], {"stop_ids": (-3,)}, "stop_token_ids"),
+        ([1], {"stop_ids": (2, VOCAB)}, "stop_token_ids"),
+        ([1], {"sampling": Sampling(logit_bias={VOCAB: 1.0})}, "logit_bias"),
+        ([1], {"sampling": Sampling(logit_bias={-1: 1.0})}, "logit_bias"),
+        ([1], {"sampling": Sampling(logit_bias={1: 100.5})}, "logit_bias"),
+        ([1], {"sampling": Sampling(logprobs=-1)}, "logprobs"),
+        ([1], {"prompt_logprobs": -1}, "prompt_logprobs"),
+        ([1], {"grammar": "start: /a/"}, "response_format"),  # this card names no end token
+    ],
 )
 def test_the_door_names_the_field(bench, prompt, extra, field):
-    """An empty prompt, no room for an answer and an unknown token id are refused with the field."""
+    """An empty prompt, an unknown token id wherever it stands and a number out of range are refused with the field."""
     answer = bench.ask(prompt, **extra)
     assert (answer.refused.kind, answer.refused.field) == ("RequestRefused", field)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "field", ["temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"]
+)
+def test_numbers_that_are_none_are_refused_and_name_their_field(bench, field, value):
+    """NaN and infinity never reach the arithmetic, while a running answer goes on."""
+    running = bench.submit([1, 2, 3], max_tokens=4)
+    bench.step()
+    refused = bench.ask([1], sampling=Sampling(**{field: value})).refused
+    assert (refused.kind, refused.field) == ("RequestRefused", field)
+    assert bench.ask([1], sampling=Sampling(logit_bias={1: value})).refused.field == "logit_bias"
+    assert bench.answers[running].tokens == scripted_answer([1, 2, 3], 4)
 
 
 def test_a_full_queue_says_when_to_come_back():
@@ -136,33 +160,3 @@ def test_a_configuration_that_cannot_work_is_refused(wrong):
     """The message names the field."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EngineConfig(model="m", model_path="p", **wrong)
-
-
-def test_greedy_takes_the_largest_and_top_k_one_does_too():
-    """Temperature 0 and top_k 1 are the same choice."""
-    logits = torch.tensor([[0.1, 3.0, 0.2], [2.0, 1.0, 0.0]])
-    samplings = [Sampling(temperature=0.0), Sampling(temperature=1.5, top_k=1)]
-    assert sample(logits, samplings, [1, 2], [0, 0]) == [1, 0]
-
-
-def test_top_p_keeps_the_smallest_set_that_reaches_it():
-    """Of 0.5, 0.3, 0.2 a top_p of 0.6 keeps two; the third is never drawn."""
-    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
-    drawn = {sample(logits, [Sampling(top_p=0.6)], [seed], [0])[0] for seed in range(200)}
-    assert drawn == {0, 1}
-    assert {sample(logits, [Sampling(top_p=1e-9)], [seed], [0])[0] for seed in range(50)} == {0}
-
-
-def test_draws_follow_the_distribution():
-    """Over 4,000 positions the shares are the probabilities, within four standard errors."""
-    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
-    drawn = [sample(logits, [Sampling()], [7], [position])[0] for position in range(4_000)]
-    for token, share in enumerate((0.5, 0.3, 0.2)):
-        assert abs(drawn.count(token) / 4_000 - share) < 4 * (share * (1 - share) / 4_000) ** 0.5
-
-
-def test_uniform_is_decided_by_seed_and_position_alone():
-    """Equal arguments give equal numbers in [0, 1); any other seed or position another one."""
-    values = {uniform(seed, position) for seed in range(-3, 20) for position in range(20)}
-    assert len(values) == 23 * 20 and all(0 <= value < 1 for value in values)
-    assert uniform(3, 4) == uniform(3, 4)

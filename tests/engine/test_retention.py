@@ -172,15 +172,30 @@ def test_a_tenant_over_its_share_gives_way_first():
 
 
 def test_the_budget_takes_a_mark_whole_or_not_at_all(bench):
-    """Half the pool may be promised: two marks of four blocks fit, the third is held for as long and told so."""
-    outcomes = [bench.ask(numbers(seed), max_tokens=1, keep=keep(mark(4 * B))).prefilled.marks[0] for seed in (1, 2, 3)]
+    """Half the pool may be promised: two marks of four blocks fit, the third is held for as long, no write, told so."""
+    answers = [
+        bench.ask(numbers(seed), max_tokens=1, keep=keep(mark(4 * B), write_all=False)).prefilled for seed in (1, 2, 3)
+    ]
+    outcomes = [answer.marks[0] for answer in answers]
     assert [(outcome.kept, outcome.reason) for outcome in outcomes] == [
         ("promised", ""),
         ("promised", ""),
         ("held", "budget"),
     ]
+    assert [answer.write for answer in answers] == [4 * B, 4 * B, 0]
     assert outcomes[2].left_s == 60 * MINUTE
     assert bench.core.stats().blocks_promised == 8
+
+
+def test_of_two_marks_the_declined_one_is_no_write(bench):
+    """A short mark that fits the budget is written; what only the long, declined one covers is held and uncached."""
+    set_policies(bench, PolicyTerms(name="default", promise_budget=0.25))
+    both = keep(mark(2 * B), mark(6 * B), write_all=False)
+    answer = bench.ask(numbers(1, 6 * B), max_tokens=1, keep=both).prefilled
+    assert [outcome.kept for outcome in answer.marks] == ["promised", "held"]
+    assert (answer.write, answer.uncached) == (2 * B, 4 * B)
+    everything = bench.ask(numbers(2, 6 * B), max_tokens=1, keep=keep(mark(6 * B))).prefilled
+    assert (everything.marks[0].kept, everything.write) == ("held", 6 * B)
 
 
 def test_unique_blocks_are_promised_once(bench):

@@ -14,7 +14,7 @@ BLOCK = 2
 
 
 class Schedules(RuleBasedStateMachine):
-    """Submit with and without marks, cancel, purge, change policies, step, let time pass, in any order."""
+    """Submit with and without marks, scores and an answer, cancel, purge, change policies, step, wait, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,19 +32,30 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=9),
-        count=st.integers(1, 6),
+        count=st.integers(0, 6),
+        scored=st.sampled_from([None, None, 0]),
         marked=st.integers(0, 4),
         ttl_s=st.sampled_from([3.0, 30.0]),
         held_ttl_s=st.sampled_from([None, 10.0]),
         tenant=st.sampled_from(["a", "b"]),
     )
     def submit(
-        self, prompt: list[int], count: int, marked: int, ttl_s: float, held_ttl_s: float | None, tenant: str
+        self,
+        prompt: list[int],
+        count: int,
+        scored: int | None,
+        marked: int,
+        ttl_s: float,
+        held_ttl_s: float | None,
+        tenant: str,
     ) -> None:
         tokens = min(marked, len(prompt) // BLOCK) * BLOCK
         marks = (Order(tokens=tokens, ttl_s=ttl_s, klass=f"{ttl_s:g}s"),) if tokens else ()
         keep = Keep(marks=marks, held_ttl_s=held_ttl_s, held_klass="10s")
-        self.wanted[self.bench.submit(prompt, max_tokens=count, keep=keep, tenant=tenant)] = (prompt, count)
+        self.wanted[self.bench.submit(prompt, max_tokens=count, keep=keep, tenant=tenant, prompt_logprobs=scored)] = (
+            prompt,
+            count,
+        )
 
     @rule(held_ttl_s=st.sampled_from([None, 2.0, 10.0]), budget=st.sampled_from([0.0, 0.5, 1.0]))
     def change_policy(self, held_ttl_s: float | None, budget: float) -> None:
@@ -97,7 +108,9 @@ class Schedules(RuleBasedStateMachine):
             assert facts.read + facts.write + facts.uncached == facts.prompt == len(prompt)
             assert min(facts.read, facts.write, facts.uncached) >= 0
             assert sum(missed.tokens for missed in facts.missed) == facts.prompt - facts.read
-            assert answer.finished.projected >= facts.prompt - facts.read + count - 1
+            assert answer.finished.projected >= facts.prompt - facts.read + max(0, count - 1)
+            if facts.logprobs:
+                assert facts.read == 0 and [told.token for told in facts.logprobs[1:]] == prompt[1:]
         stats = self.bench.core.stats()
         assert self.bench.core.cache.terms.reserved == 0
         assert stats.blocks_held == 0 and stats.blocks_free + stats.blocks_cached == 8

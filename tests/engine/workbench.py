@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from engine.chunk import Chunk, Outcome
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.messages import Abort, Delta, Keep, ModelCard, Refused, Sampling, Submit
+from engine.grammar import Compiler
+from engine.messages import Abort, Delta, Keep, ModelCard, Refused, Sampling, Submit, TokenLogprob
 from engine.model import PAGED, PagedModel, register
 from engine.runner import Runner
-from engine.scheduler import Chunk
 from prefix_store.retention import format_duration
 
 VOCAB = 61
@@ -38,12 +41,30 @@ class HandClock:
         self.now += seconds
 
 
-def tiny_module(seed: int = 0) -> LlamaForCausalLM:
+class ByHand(Executor):
+    """Runs what it was given when told to, in this thread."""
+
+    def __init__(self) -> None:
+        self._given: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._given.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def work(self) -> None:
+        while self._given:
+            future, call = self._given.pop(0)
+            if future.set_running_or_notify_cancel():
+                future.set_result(call())
+
+
+def tiny_module(seed: int = 0, vocab_size: int = VOCAB) -> LlamaForCausalLM:
     """A random two-layer Llama with grouped heads, small enough for milliseconds."""
     torch.manual_seed(seed)
     register()
     config = LlamaConfig(
-        vocab_size=VOCAB,
+        vocab_size=vocab_size,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=2,
@@ -84,6 +105,7 @@ class RecordingRunner(Runner):
         self.first_logits: dict[str, Tensor] = {}
         self.fail_at_step: int | None = None
         self.steps = 0
+        self.most_rows = 0  # of logits in one step
         for keys, values in self.kv.pages:  # a slot that is read before it was written poisons the answer
             keys.fill_(float("nan"))
             values.fill_(float("nan"))
@@ -93,7 +115,9 @@ class RecordingRunner(Runner):
         if self.steps == self.fail_at_step:
             raise RuntimeError("told to fail")
         logits = super().logits(chunks)
-        for row, chunk in zip(logits, [chunk for chunk in chunks if chunk.samples], strict=True):
+        self.most_rows = max(self.most_rows, len(logits))
+        sampling = [chunk for chunk in chunks if chunk.samples]
+        for row, chunk in zip(logits[len(logits) - len(sampling) :], sampling, strict=True):
             self.first_logits.setdefault(chunk.sequence.request.id, row.clone())
         return logits
 
@@ -105,7 +129,7 @@ class ScriptedRunner:
         self.block_tokens = block_tokens
         self.slots: dict[int, bytes] = {}
 
-    def run(self, chunks: Items[Chunk]) -> list[int]:
+    def run(self, chunks: Items[Chunk]) -> list[Outcome]:
         for chunk in chunks:
             if chunk.copy is not None:
                 for at in range(chunk.copy.tokens):
@@ -113,7 +137,7 @@ class ScriptedRunner:
                         block * self.block_tokens + at for block in (chunk.copy.source, chunk.copy.target)
                     )
                     self.slots[target] = self.slots[source]
-        sampled = []
+        outcomes = []
         for chunk in chunks:
             tokens = np.frombuffer(bytes(chunk.sequence.tokens), dtype="<u4").tolist()
             assert chunk.sequence.hold is not None
@@ -124,9 +148,13 @@ class ScriptedRunner:
                 self.slots[where[position]] = marks[position]
             for position, slot in enumerate(where):
                 assert self.slots[slot] == marks[position], f"position {position} would read another prompt's K/V"
-            if chunk.samples:
-                sampled.append(scripted_next(tokens))
-        return sampled
+            outcomes.append(
+                Outcome(
+                    token=scripted_next(tokens) if chunk.samples else None,
+                    scored=tuple(TokenLogprob(tokens[position + 1], 0.0) for position in chunk.scored),
+                )
+            )
+        return outcomes
 
 
 def prefix_marks(tokens: Items[int]) -> list[bytes]:
@@ -156,6 +184,7 @@ class Answer:
     """What a client would have seen."""
 
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     prefilled: Any = None  # Prefilled once known; Any spares each test an assertion that it is
     finished: Any = None  # Finished once known
     refused: Refused | None = None
@@ -182,6 +211,9 @@ class Bench:
         max_waiting: int = 1024,
         queue_timeout_s: float = 60.0,
         vocab_size: int = VOCAB,
+        eos_ids: tuple[int, ...] = (),
+        tokenizer: Path = Path("-"),  # a folder, where a test uses grammars
+        executor: Executor | None = None,  # of grammars
     ) -> None:
         self.clock = HandClock()
         self.module = module
@@ -203,7 +235,7 @@ class Bench:
             weights="tiny",
             max_model_len=max_model_len or blocks * block_tokens,
             vocab_size=vocab_size,
-            eos_ids=(),
+            eos_ids=eos_ids,
             block_tokens=block_tokens,
             blocks=blocks,
             kv_bytes=0,
@@ -211,7 +243,9 @@ class Bench:
             dtype="float32",
             device="cpu",
         )
-        self.core = EngineCore(config, card, self.runner, self.clock)
+        self.executor: Any = executor or ByHand()
+        grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos_ids, executor=self.executor)
+        self.core = EngineCore(config, card, self.runner, self.clock, grammars=grammars)
         self.answers: dict[str, Answer] = {}
 
     def submit(self, prompt: Iterable[int], *, max_tokens: int = 3, sampling: Sampling = GREEDY, **extra: Any) -> str:
@@ -236,6 +270,7 @@ class Bench:
             assert not answer.ended, "an event after the last one"
             if isinstance(event, Delta):
                 answer.tokens += event.tokens
+                answer.logprobs += event.logprobs
                 answer.prefilled = event.prefilled or answer.prefilled
                 answer.finished = event.finished
             else:
