@@ -1,12 +1,13 @@
-"""The form that a client wants its answer in, as the llguidance grammar that confines it; checked, so that what the
-engine is given compiles.
+"""The form that a client wants its answer in, as the llguidance grammar that confines it.
 
-Knows no API and no tokenizer. Rule: llguidance is imported by the first request that needs it; it brings no torch.
+Checked here, so that what the engine is given compiles. Knows no API and no tokenizer. Rule: llguidance is imported
+by the first request that needs it; it brings no torch.
 """
 
 from __future__ import annotations
 
 import json
+from typing import assert_never
 
 from gateway.ask import OutputForm
 from gateway.canonical import canonical
@@ -21,12 +22,13 @@ def grammar_of(form: OutputForm) -> str:
     from llguidance import LLMatcher  # noqa: PLC0415 - a gateway that is asked for no form needs none of it
     from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415
 
+    if form.kind == "json_schema":
+        canonical(form.schema, path=form.path)  # refuses what is nested too deep
     _check_size(form)
     match form.kind:
         case "json_object":
             grammar = LLMatcher.grammar_from_json_schema({"type": "object"})
         case "json_schema":
-            canonical(form.schema, path=form.path)  # refuses what is nested too deep
             grammar = LLMatcher.grammar_from_json_schema(dict(form.schema))
         case "regex":
             grammar = LLMatcher.grammar_from_regex(form.text)
@@ -37,20 +39,28 @@ def grammar_of(form: OutputForm) -> str:
                 grammar = LLMatcher.grammar_from_lark(any_to_lark(form.text))
             except Exception as error:  # whatever stops the converter is in the client's text
                 raise _refusal(form, str(error)) from error
-    complaint = LLMatcher.validate_grammar(grammar)
-    if complaint and not LLMatcher.is_validate_warning(complaint):
+        case _:
+            assert_never(form.kind)
+    complaint = _complaint(grammar)
+    if complaint:
         raise _refusal(form, complaint)
     return grammar
 
 
 def check(grammar: str, *, param: str) -> str:
     """Return a grammar that the gateway wrote around a client's schemas, or refuse them in the name of `param`."""
-    from llguidance import LLMatcher  # noqa: PLC0415 - as above
-
-    complaint = LLMatcher.validate_grammar(grammar) if grammar else ""
-    if complaint and not LLMatcher.is_validate_warning(complaint):
+    complaint = _complaint(grammar) if grammar else ""
+    if complaint:
         raise BadRequest(f"{param!r} cannot be compiled: {_short(complaint)}", param=param, code="invalid_schema")
     return grammar
+
+
+def _complaint(grammar: str) -> str:
+    """Return why a grammar does not compile; warnings are none."""
+    from llguidance import LLMatcher  # noqa: PLC0415 - as above
+
+    wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    return messages[0] if wrong else ""
 
 
 def _check_size(form: OutputForm) -> None:

@@ -14,7 +14,6 @@ from typing import Protocol
 from gateway.ask import Tool, ToolCall, ToolChoice
 from gateway.events import CallArguments, CallBegan, Text
 
-
 _BASE62 = string.digits + string.ascii_letters
 _ID_LENGTH = 24
 

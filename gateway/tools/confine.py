@@ -38,7 +38,7 @@ def arguments(tool: Tool, choice: ToolChoice) -> str:
     """Spell what a tool's arguments may be."""
     schema: dict[str, Any] = {"type": "object"}
     if tool.strict or choice.mode == "required":
-        schema |= tool.parameters
+        schema = {**tool.parameters, **schema}
     if not tool.strict:
         schema["x-guidance"] = {"lenient": True}
     return f"%json {json.dumps(schema, ensure_ascii=False)}"

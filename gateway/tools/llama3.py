@@ -1,6 +1,7 @@
 """Llama 3.1 and later: the whole answer is a JSON object of `name` and `parameters`, perhaps behind `<|python_tag|>`.
 
-Several calls are separated by `;` or line breaks. Objects with a `type`, or with the call under `function`, are read too.
+Several calls are separated by `;` or line breaks. Objects with a `type`, or with
+the call under `function`, are read too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from gateway.tools.wording import call_object, tool_prompt
 
 TAG = "<|python_tag|>"
 _SPELLING = Spelling(opening=TAG, bare=True, lists=False, between=";")
-_HOW = """If you choose to call a function, answer with nothing but a json object of this form; separate several with "; ":
+_HOW = """If you choose to call a function, answer with nothing but a json object of this form; \
+separate several with "; ":
 {"name": <function-name>, "parameters": <args-json-object>}"""
 
 

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 
 from gateway.ask import Tool
 from gateway.events import CallArguments, CallBegan, Text
-from gateway.tools.scan import BLANKS, CallScanner, Outlet
+from gateway.tools.json_scan import BLANKS
+from gateway.tools.scan import CallScanner, Outlet
+
+_State = Callable[[str, int], int]  # takes the text and where to read it, returns how far it read
 
 FENCE = "```"
 _LANGUAGE = "json"
@@ -42,7 +45,7 @@ class Reader:
         self._spelling = spelling
         self._names = frozenset(tool.name for tool in tools)
         self._outlet = Outlet(new_id)
-        self._state = self._start
+        self._state: _State = self._start
         self._call = CallScanner(self._outlet, self._names, bare=True)
         self._marker = ""  # what is being matched
         self._matched = 0
@@ -118,7 +121,7 @@ class Reader:
         return self._item(text, position)
 
     def _item(self, text: str, position: int) -> int:
-        """Here a call must come, or a list of calls."""
+        """Where a call must come, or a list of calls."""
         char = text[position]
         self._state = self._item
         if char in BLANKS:
@@ -145,14 +148,8 @@ class Reader:
         spelling, char = self._spelling, text[position]
         if char in BLANKS:
             return self._hold(char, position)
-        if self._listed:
-            if char == ",":
-                self._state = self._item
-                return self._hold(char, position)
-            if char == "]":
-                self._listed = False
-                self._outlet.drop()
-                return position + 1
+        if self._listed and char in ",]":
+            return self._in_list(char, position)
         if self._closing and char == self._closing[0]:
             return self._match(self._closing, self._close, position)
         if char == spelling.opening[:1]:
@@ -160,9 +157,17 @@ class Reader:
         if char == spelling.between:
             self._state = self._separated
             return self._hold(char, position)
-        if char == "{" and not self._listed and (self._closing or spelling.bare):
-            return self._item(text, position)
-        return self._give_up(position)
+        again = char == "{" and not self._listed and (self._closing or spelling.bare)
+        return self._item(text, position) if again else self._give_up(position)
+
+    def _in_list(self, char: str, position: int) -> int:
+        """Behind a call of a list."""
+        if char == ",":
+            self._state = self._item
+            return self._hold(char, position)
+        self._listed = False
+        self._outlet.drop()
+        return position + 1
 
     def _separated(self, text: str, position: int) -> int:
         """Behind a separator: a call may come, announced or not."""
@@ -185,7 +190,7 @@ class Reader:
         return position + 1
 
     def _reopen(self, position: int) -> int:
-        """What looked like the end may be another `opening`: go on with what they share."""
+        """Go on with what the end and another `opening` share: it may be that."""
         shared = self._marker[: self._matched]
         if not self._spelling.opening.startswith(shared):
             return self._give_up(position)
@@ -244,7 +249,7 @@ class Reader:
         self._outlet.hold(char)
         return position + 1
 
-    def _match(self, marker: str, state: Callable[[str, int], int], position: int) -> int:
+    def _match(self, marker: str, state: _State, position: int) -> int:
         """Begin to match a marker whose first character is here."""
         self._marker, self._matched, self._state = marker, 0, state
         return position
@@ -256,7 +261,7 @@ class Reader:
         return going
 
     def _give_up(self, position: int) -> int:
-        """What was held is no call: it is text, and reading goes on behind it."""
+        """Send what was held as text: it is no call. Reading goes on behind it."""
         self._outlet.release()
         self._announced = self._listed = False
         self._closing = ""

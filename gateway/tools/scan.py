@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from gateway.events import CallArguments, CallBegan, Text
+from gateway.tools.json_scan import BLANKS, Json, object_text, written
 
-BLANKS = " \t\r\n"
 CALL_KEYS = ("name", "arguments", "parameters", "type", "id", "function")
 NAME_KEYS = ("name", "function")
 ARGUMENT_KEYS = ("arguments", "parameters")
@@ -23,135 +23,13 @@ Verdict = Literal["call", "text", "cut"]  # a call; never one; one that broke of
 Piece = Text | CallBegan | CallArguments
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')  # inside a string, up to what means something
-_DIGITS = "0123456789"
-_HEX = "0123456789abcdefABCDEF"
-_WORDS = {"t": "rue", "f": "alse", "n": "ull"}
-_NUMBERS = {  # state → what may come → next state
-    "minus": {"0": "zero", **dict.fromkeys("123456789", "int")},
-    "zero": {".": "dot", "e": "e", "E": "e"},
-    "int": {**dict.fromkeys(_DIGITS, "int"), ".": "dot", "e": "e", "E": "e"},
-    "dot": dict.fromkeys(_DIGITS, "fraction"),
-    "fraction": {**dict.fromkeys(_DIGITS, "fraction"), "e": "e", "E": "e"},
-    "e": {"+": "sign", "-": "sign", **dict.fromkeys(_DIGITS, "exponent")},
-    "sign": dict.fromkeys(_DIGITS, "exponent"),
-    "exponent": dict.fromkeys(_DIGITS, "exponent"),
-}
-_COMPLETE = ("zero", "int", "fraction", "exponent")
-
-
-class Json:
-    """A JSON value in the making. `state` says what may come; `stack` which objects and lists are open.
-
-    Strict, but for raw control characters in strings: models write line breaks there and mean them.
-    """
-
-    __slots__ = ("_left", "in_key", "stack", "state")
-
-    def __init__(self) -> None:
-        self.state = "value"
-        self.stack: list[str] = []
-        self.in_key = False
-        self._left = ""  # of a word or a \u escape
-
-    def take(self, char: str) -> bool:
-        """Move by one character; False where it cannot come here, and then nothing more may come."""
-        match self.state:
-            case "string":
-                if char == '"':
-                    self.state = "colon" if self.in_key else self._next()
-                elif char == "\\":
-                    self.state = "escape"
-                return True
-            case "escape":
-                self.state, self._left = ("hex", "0000") if char == "u" else ("string", "")
-                return char == "u" or char in '"\\/bfnrt'
-            case "hex":
-                self._left = self._left[1:]
-                self.state = "hex" if self._left else "string"
-                return char in _HEX
-            case "word":
-                right = char == self._left[0]
-                self._left = self._left[1:]
-                self.state = "word" if self._left else self._next()
-                return right
-            case state if state in _NUMBERS:
-                following = _NUMBERS[state].get(char)
-                if following is None and state in _COMPLETE:
-                    self.state = self._next()
-                    return self.take(char)
-                self.state = following or state
-                return following is not None
-        return char in BLANKS or self._between(char)
-
-    def _between(self, char: str) -> bool:
-        """Take a character that is neither blank nor inside a scalar."""
-        match self.state, char:
-            case (("key" | "first key"), '"'):
-                self.state, self.in_key = "string", True
-            case "colon", ":":
-                self.state = "value"
-            case "after", ",":
-                self.state = "key" if self.stack[-1] == "}" else "value"
-            case (("after" | "first key" | "first item"), ("}" | "]")) if self._closes(char):
-                self.stack.pop()
-                self.state = self._next()
-            case (("value" | "first item"), _):
-                return self._value(char)
-            case _:
-                return False
-        return True
-
-    def _closes(self, char: str) -> bool:
-        return bool(self.stack) and self.stack[-1] == char
-
-    def _value(self, char: str) -> bool:
-        """Take the first character of a value."""
-        if char == "{":
-            self.stack.append("}")
-            self.state = "first key"
-        elif char == "[":
-            self.stack.append("]")
-            self.state = "first item"
-        elif char == '"':
-            self.state, self.in_key = "string", False
-        elif char in _WORDS:
-            self.state, self._left = "word", _WORDS[char]
-        elif char == "-":
-            self.state = "minus"
-        elif char in _DIGITS:
-            self.state = "zero" if char == "0" else "int"
-        else:
-            return False
-        return True
-
-    def _next(self) -> str:
-        return "after" if self.stack else "end"
-
-
-def object_text(text: str) -> str | None:
-    """Return `text` as the JSON object that it spells; None where it spells none. Nothing and null are `{}`."""
-    text = text.strip(BLANKS)
-    if text in {"", "null"}:
-        return "{}"
-    scanner = Json()
-    written = []
-    for char in text:
-        written.append(_written(char) if scanner.state == "string" else char)
-        if not scanner.take(char):
-            return None
-    return "".join(written) if text[0] == "{" and scanner.state == "end" else None
-
-
-def _written(char: str) -> str:
-    """Return a character of a JSON string, escaped if it may not stand there raw."""
-    return char if char >= " " else json.dumps(char)[1:-1]
 
 
 class Outlet:
     """What goes out of a parser, in order, and what is held back."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
-        """Number calls from 0 and name them by `new_id`."""
+        """Begin with nothing; calls will be numbered from 0 and named by `new_id`."""
         self._new_id = new_id
         self._pieces: list[Piece] = []
         self._run: list[str] = []  # of one kind
@@ -165,7 +43,7 @@ class Outlet:
         self._held.append(text)
 
     def release(self) -> None:
-        """What was held is text: send it, but for the blanks that follow a call."""
+        """Send what was held as text, but for the blanks that follow a call."""
         held = "".join(self._held)
         self._held.clear()
         if self.after_call:
@@ -173,7 +51,7 @@ class Outlet:
         self.text(held)
 
     def drop(self) -> None:
-        """What was held is how a call is spelled."""
+        """Forget what was held: it is how a call is spelled."""
         self._held.clear()
 
     def text(self, text: str) -> None:
@@ -245,7 +123,7 @@ class CallScanner:
                 self._break()
                 return position
             position += 1
-            self._note(_written(char) if before == "string" and self._begun else char, before, depth)
+            self._note(written(char) if before == "string" and self._begun else char, before, depth)
         return position
 
     def _may_run(self) -> bool:
@@ -339,7 +217,7 @@ class CallScanner:
         self._outlet.begin(self._name or "")
 
     def _end(self) -> None:
-        """The object is closed."""
+        """Decide, now that the object is closed."""
         if not self._begun and self._name is not None and not self._bare:
             self._begin()
             self._outlet.arguments("{}")
