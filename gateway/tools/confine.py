@@ -72,7 +72,7 @@ def announced(opening: str, ids: Mapping[str, int], body: str, choice: ToolChoic
     """Write the rules of free text in which each `opening` must go on as `body`, at most once if not parallel."""
     times = "*" if choice.parallel else "?"
     if opening in ids:
-        return f"start: tagged{times} TEXT\nTEXT: {ANY}\ntagged: TEXT {marker(opening, ids)} {body}"
+        return f"start: tagged{times} TEXT\nTEXT: {without(opening)}\ntagged: TEXT {marker(opening, ids)} {body}"
     return (
         f"start: tagged{times} TAIL\nTEXT: {ANY}\nTAIL: {without(opening)}\n"
         f"head[lazy]: TEXT {literal(opening)}\ntagged: head {body}"

@@ -15,6 +15,7 @@ from gateway.tools.wording import call_object, tool_prompt
 
 TAG = "<|python_tag|>"
 _SPELLING = Spelling(opening=TAG, bare=True, lists=False, between=";")
+_START = r"[ \t\r\n]*\{"  # of an answer that is a call
 _HOW = """If you choose to call a function, answer with nothing but a json object of this form; \
 separate several with "; ":
 {"name": <function-name>, "parameters": <args-json-object>}"""
@@ -42,10 +43,10 @@ class Llama3:
         calls = f"calls: {confine.several('call', '; ', choice)}\n{confine.objects(allowed, choice, 'parameters')}"
         if choice.mode == "required":
             return f"start: calls\n{calls}"
-        plain = confine.beginning(r"[ \t\r\n]*\{")
+        plain = " & ".join((confine.beginning(_START), confine.without(TAG)))
         if TAG in self._ids:
             return f"start: PLAIN | calls | PLAIN {confine.marker(TAG, self._ids)} calls\nPLAIN: {plain}\n{calls}"
-        return f"start: PLAIN | calls\nPLAIN: ({plain}) & {confine.without(TAG)}\n{calls}"
+        return f"start: PLAIN | calls\nPLAIN: {plain}\n{calls}"
 
     def prompt(self, tools: Sequence[str]) -> str:
         """Write the built-in tool prompt."""

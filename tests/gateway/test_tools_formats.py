@@ -164,6 +164,15 @@ def test_special_tokens_are_spelled_by_id(kind: type[Hermes | Mistral | Llama3])
         assert [accepts(grammar, tool_format.spell(calls), special=True) for calls in WRONG] == [False] * len(WRONG)
 
 
+@pytest.mark.parametrize("kind", [Hermes, Mistral, Llama3])
+def test_a_marker_cannot_be_spelled_out(kind: type[Hermes | Mistral | Llama3]) -> None:
+    """Where a marker is a special token, free text does not spell it with others."""
+    grammar = kind(special_ids()).grammar([STRICT], ToolChoice())
+    matcher = LLMatcher(_guide(special=True), grammar, log_level=0)
+    letters = _tokenizer(special=False).encode(f"So: {kind.markers[0]}", add_special_tokens=False)
+    assert matcher.try_consume_tokens(letters) == len(letters) - 1
+
+
 def test_a_named_call_of_special_tokens() -> None:
     """Mistral's newer spelling takes the ids of both its markers."""
     tool_format = Mistral(special_ids(), named=True)
