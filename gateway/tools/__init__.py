@@ -6,11 +6,21 @@ that forces them. Rule: what a parser cannot read as a call stays text; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+import string
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.ask import Tool, ToolCall, ToolChoice
 from gateway.events import CallArguments, CallBegan, Text
+
+_BASE62 = string.digits + string.ascii_letters
+_ID_LENGTH = 24
+
+
+def fresh_id() -> str:
+    """Return an id that no other call has."""
+    return "".join(secrets.choice(_BASE62) for _ in range(_ID_LENGTH))
 
 
 class CallParser(Protocol):
@@ -34,8 +44,8 @@ class ToolFormat(Protocol):
     def markers(self) -> tuple[str, ...]:
         """Special tokens that are part of its spelling, so that the answer's text must show them."""
 
-    def parser(self, tools: Sequence[Tool]) -> CallParser:
-        """Begin to read an answer in which `tools` may be called."""
+    def parser(self, tools: Sequence[Tool], *, new_id: Callable[[], str] = fresh_id) -> CallParser:
+        """Begin to read an answer in which `tools` may be called; each call found gets an id from `new_id`."""
 
     def grammar(self, tools: Sequence[Tool], choice: ToolChoice) -> str:
         """Write the llguidance grammar (Lark) of an answer that obeys `choice`; empty where nothing is confined."""

@@ -1,0 +1,78 @@
+"""The form that a client wants its answer in, as the llguidance grammar that confines it.
+
+Checked here, so that what the engine is given compiles. Knows no API and no tokenizer. Rule: llguidance is imported
+by the first request that needs it; it brings no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import assert_never
+
+from gateway.ask import OutputForm
+from gateway.canonical import canonical
+from gateway.errors import BadRequest
+
+MAX_BYTES = 256 * 1024
+_MESSAGE_CHARS = 500  # llguidance repeats the grammar in its complaints
+
+
+def grammar_of(form: OutputForm) -> str:
+    """Return the grammar of what `form` asks for, or refuse it, naming its field."""
+    from llguidance import LLMatcher  # noqa: PLC0415 - a gateway that is asked for no form needs none of it
+    from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415
+
+    if form.kind == "json_schema":
+        canonical(form.schema, path=form.path)  # refuses what is nested too deep
+    _check_size(form)
+    match form.kind:
+        case "json_object":
+            grammar = LLMatcher.grammar_from_json_schema({"type": "object"})
+        case "json_schema":
+            grammar = LLMatcher.grammar_from_json_schema(dict(form.schema))
+        case "regex":
+            grammar = LLMatcher.grammar_from_regex(form.text)
+        case "lark":
+            grammar = LLMatcher.grammar_from_lark(form.text)
+        case "gbnf":
+            try:
+                grammar = LLMatcher.grammar_from_lark(any_to_lark(form.text))
+            except Exception as error:  # whatever stops the converter is in the client's text
+                raise _refusal(form, str(error)) from error
+        case _:
+            assert_never(form.kind)
+    complaint = _complaint(grammar)
+    if complaint:
+        raise _refusal(form, complaint)
+    return grammar
+
+
+def check(grammar: str, *, param: str) -> str:
+    """Return a grammar that the gateway wrote around a client's schemas, or refuse them in the name of `param`."""
+    complaint = _complaint(grammar) if grammar else ""
+    if complaint:
+        raise BadRequest(f"{param!r} cannot be compiled: {_short(complaint)}", param=param, code="invalid_schema")
+    return grammar
+
+
+def _complaint(grammar: str) -> str:
+    """Return why a grammar does not compile; warnings are none."""
+    from llguidance import LLMatcher  # noqa: PLC0415 - as above
+
+    wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    return messages[0] if wrong else ""
+
+
+def _check_size(form: OutputForm) -> None:
+    written = json.dumps(form.schema) if form.kind == "json_schema" else form.text
+    if len(written.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise _refusal(form, f"it is larger than {MAX_BYTES} bytes")
+
+
+def _refusal(form: OutputForm, complaint: str) -> BadRequest:
+    code = "invalid_schema" if form.kind == "json_schema" else "invalid_grammar"
+    return BadRequest(f"{form.path!r} cannot be compiled: {_short(complaint)}", param=form.path, code=code)
+
+
+def _short(complaint: str) -> str:
+    return complaint if len(complaint) <= _MESSAGE_CHARS else complaint[:_MESSAGE_CHARS] + "…"
