@@ -37,6 +37,8 @@ class Wish:
     ttl: str | None = None  # for marks that name none; in implicit mode also a mark at the prompt's end
     marks: tuple[AskedMark, ...] = ()
     ttl_path: str = "prompt_cache_options.ttl"
+    write_all: bool = True  # in implicit mode the whole retained prompt counts as written
+    prewarm: bool = False  # nothing is to be answered
 
 
 @dataclass(frozen=True, slots=True)
