@@ -23,7 +23,6 @@ from gateway.api.responses_shapes import (
     OutputItem,
     OutputMessage,
     OutputText,
-    ResponseObject,
     TokenLogprob,
     logprobs_of,
     template,
