@@ -28,10 +28,19 @@ from gateway.usage import Facts, PromptFacts, Written
 
 EVENT = TypeAdapter(ResponseStreamEvent)
 
-WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
+WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
 
-PROMPT = {"prompt": 30, "read": 10, "write": 15, "queue_s": 0.0, "prefill_s": 0.1}
-FACTS = Facts(**PROMPT, generated=4, projected=23, decode_s=0.2, first_token_s=0.1)
+FACTS = Facts(
+    prompt=30,
+    read=10,
+    write=15,
+    queue_s=0.0,
+    prefill_s=0.1,
+    generated=4,
+    projected=23,
+    decode_s=0.2,
+    first_token_s=0.1,
+)
 
 LIKELY = Logprob("a", b"a", -0.5, (Logprob("a", b"a", -0.5), Logprob("b", b"\xc3", float("-inf"))))
 
@@ -375,6 +384,7 @@ def test_remembered_and_sent_conversations_are_the_same_turns() -> None:
     sent: list[Any] = []
     referring: list[Any] = []
     previous: dict[str, str] = {}
+    remembered: tuple[Turn, ...] = ()
     for number, (more, said) in enumerate(steps):
         sent += more
         referring += more

@@ -341,7 +341,7 @@ def test_format_becomes_a_form(form: dict[str, Any], expected: OutputForm | None
 
 def test_what_is_accepted_changes_nothing() -> None:
     """Fields that no model here is told of, and unknown ones, are no part of the request."""
-    accepted = {
+    accepted: dict[str, Any] = {
         "reasoning": {"effort": "low"},
         "truncation": "auto",
         "metadata": {"a": "b"},
