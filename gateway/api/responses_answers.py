@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -16,7 +16,6 @@ from gateway.api.extension import extension_of
 from gateway.api.responses_items import Item
 from gateway.api.responses_request import ResponsesRequest
 from gateway.api.responses_shapes import (
-    Failure,
     Incomplete,
     ItemStatus,
     OutputCall,
@@ -24,6 +23,7 @@ from gateway.api.responses_shapes import (
     OutputMessage,
     OutputText,
     TokenLogprob,
+    failure_of,
     logprobs_of,
     template,
     usage_of,
@@ -32,8 +32,6 @@ from gateway.errors import Problem
 from gateway.events import Began, CallArguments, CallBegan, Done, Ended, Event, Logprob, Text
 
 _json = msgspec.json.Encoder().encode
-
-TOO_MANY: Final = 429
 
 Part = dict[str, Any]  # one streamed event
 
@@ -103,12 +101,7 @@ class Answer:
         """End the answer with an error, beginning it first where it had not begun."""
         parts = [] if self.begun else self._begin()
         parts += self._close("incomplete")
-        if problem.status == TOO_MANY:
-            error = Failure(code="rate_limit_exceeded", message=problem.message)
-        elif problem.status < 500:  # noqa: PLR2004 - the border between theirs and ours
-            error = Failure(code="invalid_prompt", message=problem.message)
-        else:
-            error = Failure(code="server_error", message=problem.message)
+        error = failure_of(problem)
         self.response = msgspec.structs.replace(
             self._template, status="failed", error=error, output=tuple(self._output)
         )

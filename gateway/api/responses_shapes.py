@@ -14,11 +14,13 @@ from msgspec import UNSET, UnsetType
 
 from gateway.api.extension import Keepwarm
 from gateway.api.responses_request import CacheOptions, Chosen, ResponsesRequest
+from gateway.errors import Problem
 from gateway.events import Logprob
 from gateway.usage import PromptFacts
 
 LEAST_LOGPROB: Final = -9999.0  # how the API writes the logarithm of nothing
 KNOWN_TTLS: Final = ("30m", "12h")
+TOO_MANY: Final = 429
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -187,6 +189,14 @@ def logprobs_of(logprobs: Sequence[Logprob]) -> tuple[TokenLogprob, ...]:
         )
         for told in logprobs
     )
+
+
+def failure_of(problem: Problem) -> Failure:
+    """Say why a response failed in the few words that this API has for it."""
+    if problem.status == TOO_MANY:
+        return Failure(code="rate_limit_exceeded", message=problem.message)
+    is_ours = problem.status >= 500  # noqa: PLR2004 - the border between theirs and ours
+    return Failure(code="server_error" if is_ours else "invalid_prompt", message=problem.message)
 
 
 def template(request: ResponsesRequest, response_id: str, created: int) -> ResponseObject:
