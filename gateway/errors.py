@@ -3,6 +3,7 @@
 GatewayError
 ├── BadRequest          the caller's: `param` names the field
 │   ├── UnknownModel    no such model here
+│   ├── NotStored       what it refers to is not kept here
 │   └── Unauthorized    the key is missing or wrong
 └── ConfigError         the operator's: a setting cannot work
 
@@ -38,6 +39,10 @@ class UnknownModel(BadRequest):
     def __init__(self, model: str) -> None:
         """Name the model that was asked for."""
         super().__init__(f"The model {model!r} does not exist here.", param="model", code="model_not_found")
+
+
+class NotStored(BadRequest):
+    """What the request refers to is not kept here, no longer, or not for this tenant."""
 
 
 class Unauthorized(BadRequest):
@@ -76,6 +81,7 @@ INVALID = "invalid_request_error"
 VERDICTS: Mapping[type[Exception], _Verdict] = {
     BadRequest: _Verdict(400, INVALID),
     UnknownModel: _Verdict(404, INVALID),
+    NotStored: _Verdict(404, INVALID),
     Unauthorized: _Verdict(401, INVALID),
     PromptTooLong: _Verdict(400, INVALID, "context_length_exceeded"),
     RequestRefused: _Verdict(400, INVALID),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
 
 from gateway.backends import Backend
 from gateway.config import Settings
+from gateway.errors import Problem
 from gateway.exchange import Exchanges
 from gateway.keyring import Identity
 from gateway.metrics import Metrics
@@ -26,3 +28,4 @@ TALLY: Final = web.AppKey("tally", Tally)
 IDENTITY: Final = web.RequestKey("identity", Identity)
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 STREAM: Final = web.RequestKey("stream", web.StreamResponse)
+FAILURE: Final[web.RequestKey[Callable[[Problem], bytes]]] = web.RequestKey("failure")  # ends a stream that has begun

@@ -22,7 +22,7 @@ from aiohttp.typedefs import Middleware
 
 from gateway.api.openai_answers import error_body, error_event
 from gateway.errors import BadRequest, Problem, Unauthorized, problem_of, problem_of_status
-from gateway.keys import METRICS, REQUEST_ID, STREAM
+from gateway.keys import FAILURE, METRICS, REQUEST_ID, STREAM
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger("gateway")
 
@@ -95,7 +95,7 @@ async def envelop(request: web.Request, handler: Handler) -> web.StreamResponse:
         if stream is None or not stream.prepared:
             return _answer(problem, {})
         log.warning("stream_failed", code=problem.code)
-        await stream.write(error_event(problem))
+        await stream.write(request.get(FAILURE, error_event)(problem))
         await stream.write_eof()
         return stream
 
