@@ -36,6 +36,8 @@ class Wish:
     mode: Mode = "implicit"
     ttl: str | None = None  # for marks that name none; in implicit mode also a mark at the prompt's end
     marks: tuple[AskedMark, ...] = ()
+    write_all: bool = True  # in implicit mode: what is kept without a mark was asked for too
+    prewarm: bool = False  # the prompt is made warm for a later request: without a mark, the whole of it
     ttl_path: str = "prompt_cache_options.ttl"
 
 
