@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from gateway.errors import BadRequest
 
-ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
+ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}\Z")]
 
 MAX_DEPTH: Final = 100  # of a schema or of a call's input
 
