@@ -72,7 +72,7 @@ def test_marks_survive_the_merging_of_messages() -> None:
 
 def test_a_result_is_marked_at_its_end() -> None:
     """A result's mark covers the words that stand for its error too, and an empty result may bear one."""
-    made = ask(messages=content(result("no", is_error=True, **MARK), result([], **HOUR | MARK)))
+    made = ask(messages=content(result("no", is_error=True, **MARK), result([], **MARK)))
     assert [(turn.text, turn.breaks) for turn in made.turns] == [("Error: no", (9,)), ("", (0,))]
 
 
@@ -100,7 +100,9 @@ def test_null_is_no_mark() -> None:
     """A null mark is none, on an empty text and on thinking too."""
     null: dict[str, Any] = {"cache_control": None}
     blocks = [{"type": "thinking", "thinking": "t", **null}, text("", **null), text("a", **null)]
-    assert paths(messages=content(*blocks, role="assistant"), tools=[{**WEATHER, **null}], system=[text("", **null)]) == []
+    assert (
+        paths(messages=content(*blocks, role="assistant"), tools=[{**WEATHER, **null}], system=[text("", **null)]) == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_nesting_too_deep_names_its_field(fields: str, param: str) -> None:
 
 def test_unknown_optional_fields_pass() -> None:
     """Fields of newer and of older clients do no harm."""
-    extra = {
+    extra: dict[str, Any] = {
         "metadata": {"user_id": "u"},
         "service_tier": "auto",
         "speed": "fast",
@@ -235,7 +235,9 @@ def test_empty_content_is_empty_text(empty: Any) -> None:
 
 def test_consecutive_messages_of_one_role_are_one() -> None:
     """Their blocks come one after the other."""
-    apart = turns(("user", "a"), ("user", [text("b"), text("c")]), ("assistant", "d"), ("assistant", "e"), ("user", "f"))
+    apart = turns(
+        ("user", "a"), ("user", [text("b"), text("c")]), ("assistant", "d"), ("assistant", "e"), ("user", "f")
+    )
     assert apart == turns(("user", "abc"), ("assistant", "de"), ("user", "f"))
 
 
@@ -267,7 +269,12 @@ def test_one_conversation_with_tools_is_these_turns() -> None:
             "user",
             [
                 {"type": "tool_result", "tool_use_id": "toolu_1", "content": "rain"},
-                {"type": "tool_result", "tool_use_id": "toolu_2", "content": [text("no "), text("data")], "is_error": True},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "toolu_2",
+                    "content": [text("no "), text("data")],
+                    "is_error": True,
+                },
                 text("So?"),
             ],
         ),
