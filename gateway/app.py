@@ -20,10 +20,12 @@ from aiohttp import web
 
 from engine.errors import EngineUnavailable
 from gateway.admin.api import add_routes
-from gateway.api import openai_http
+from gateway.api import anthropic_http, models_http, openai_http, responses_http
+from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
 from gateway.backends import Backend
 from gateway.config import Settings
+from gateway.cors import preflights, reveals
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import EVERYBODY, Keyring
@@ -99,18 +101,34 @@ def build_serving_app(house: House) -> web.Application:
             await asyncio.wait_for(house.exchanges.drained(), GRACE_S)
         await house.backend.stop()
 
+    origins = house.settings.cors_origins
     app = web.Application(
-        middlewares=[identify, account, envelop, keys_required(house.keyring)],
+        middlewares=[identify, account, envelop, preflights(origins), keys_required(house.keyring)],
         client_max_size=house.settings.max_body,
     )
     _furnish(app, house)
     app.cleanup_ctx.append(engine_room)
     app.on_shutdown.append(wind_down)
-    app.router.add_post("/v1/chat/completions", openai_http.chat_completions)
-    app.router.add_get("/v1/models", openai_http.models)
+    app.on_response_prepare.append(reveals(origins))
+    app[responses_http.RESPONSES] = ResponseStore()
+    _add_apis(app.router)
     app.router.add_get("/health", health)
     app.router.add_get("/ready", ready)
     return app
+
+
+def _add_apis(router: web.UrlDispatcher) -> None:
+    """Add every address of the APIs that are spoken."""
+    router.add_post("/v1/chat/completions", openai_http.chat_completions)
+    router.add_post("/v1/completions", openai_http.completions)
+    router.add_post("/v1/responses", responses_http.responses)
+    router.add_post("/v1/responses/input_tokens", responses_http.input_tokens)
+    router.add_get("/v1/responses/{id}", responses_http.retrieve)
+    router.add_delete("/v1/responses/{id}", responses_http.delete)
+    router.add_post("/v1/messages", anthropic_http.messages)
+    router.add_post("/v1/messages/count_tokens", anthropic_http.count_tokens)
+    router.add_get("/v1/models", models_http.models)
+    router.add_get("/v1/models/{id:.+}", models_http.model)
 
 
 def build_admin_app(house: House) -> web.Application:

@@ -40,7 +40,7 @@ app.add_typer(operators)
 
 def _option(name: str) -> Any:
     row = SETTINGS[name]
-    unset = "none" if row.default is None else row.default
+    unset = row.default or "none"
     return typer.Option(row.flag, metavar=name.upper(), help=f"{row.help} (default: {unset}; {row.env})")
 
 
@@ -64,6 +64,11 @@ def serve(
     queue_timeout: Annotated[Given, _option("queue_timeout")] = None,
     step_tokens: Annotated[Given, _option("step_tokens")] = None,
     max_body: Annotated[Given, _option("max_body")] = None,
+    stream_ping: Annotated[Given, _option("stream_ping")] = None,
+    cors_origins: Annotated[Given, _option("cors_origins")] = None,
+    tool_format: Annotated[Given, _option("tool_format")] = None,
+    canonical_json: Annotated[Given, _option("canonical_json")] = None,
+    normalise_telemetry: Annotated[Given, _option("normalise_telemetry")] = None,
     config: Annotated[Given, _option("config")] = None,
     redis: Annotated[Given, _option("redis")] = None,
 ) -> None:
@@ -150,7 +155,12 @@ def _serve(configuration: Configuration) -> None:
             max_waiting=settings.max_waiting,
             queue_timeout_s=settings.queue_timeout,
         )
-        renderer = Renderer.load(folder)
+        renderer = Renderer.load(
+            folder,
+            tool_format=settings.tool_format,
+            canonical=settings.canonical_json,
+            normalises=settings.normalise_telemetry,
+        )
 
         async def run() -> None:
             shared = redis_settings(configuration, os.environ)

@@ -9,64 +9,25 @@ flag. Knows no aiohttp and starts nothing.
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from gateway.config_values import (
+    parse_count,
+    parse_interval,
+    parse_origins,
+    parse_port,
+    parse_redis,
+    parse_size,
+    parse_switch,
+    parse_tool_format,
+    parse_word,
+)
 from gateway.errors import ConfigError
-from prefix_store.redis_settings import RedisSettings
 from prefix_store.retention import parse_duration
-from prefix_store.store import StateRefused
-
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-_MAX_PORT: Final = 65535
-
-
-def parse_size(text: str) -> int:
-    """Bytes in `4GiB`, `512 MiB`, `2GB` (decimal) or a bare number."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"expected a size such as 4GiB or 512MiB, not {text!r}")
-    number, letter, binary = match.groups()
-    size = int(float(number) * (1024 if binary else 1000) ** " kmgt".index(letter.lower() or " "))
-    if size <= 0:
-        raise ValueError(f"expected a size above zero, not {text!r}")
-    return size
-
-
-def parse_count(text: str) -> int:
-    """Read a whole number above zero."""
-    if not text.isdecimal() or int(text) == 0:
-        raise ValueError(f"expected a whole number above zero, not {text!r}")
-    return int(text)
-
-
-def parse_port(text: str) -> int:
-    """Read a TCP port; 0 lets the system choose."""
-    if not text.isdecimal() or int(text) > _MAX_PORT:
-        raise ValueError(f"expected a port from 0 to {_MAX_PORT}, not {text!r}")
-    return int(text)
-
-
-def parse_word(text: str) -> str:
-    """Take any text that is not blank."""
-    if not text.strip():
-        raise ValueError("expected a value, not nothing")
-    return text.strip()
-
-
-def parse_redis(text: str) -> str:
-    """Take a URL that leads to a Redis: `redis://`, `rediss://` or `unix://`. What is refused is not repeated."""
-    try:
-        RedisSettings.from_url(text, secret="unused")  # noqa: S106 - only the form is read here
-    except StateRefused as error:
-        raise ValueError(str(error)) from error
-    except ValueError as error:  # from the standard library, whose words may hold the password
-        raise ValueError("expected a URL such as redis://host:6379/0") from error
-    return text
 
 
 def _setting(
@@ -102,6 +63,21 @@ class Settings:
     )
     step_tokens: int = _setting("1024", parse_count, "Prefill and decode tokens together in one forward pass.")
     max_body: int = _setting("32MiB", parse_size, "Largest request body; a larger one is refused with 413.")
+    stream_ping: float = _setting(
+        "10s", parse_interval, "A stream that is quiet for so long gets a comment line to keep it open; off for none."
+    )
+    cors_origins: frozenset[str] = _setting(
+        "", parse_origins, "Origins whose web pages may call the gateway, separated by commas; * for every one."
+    )
+    tool_format: str = _setting(
+        "auto", parse_tool_format, "How the model writes tool calls: auto, hermes, llama3, mistral or json."
+    )
+    canonical_json: bool = _setting(
+        "on", parse_switch, "Whether key order and number spelling in tools do not change a prompt: on or off."
+    )
+    normalise_telemetry: bool = _setting(
+        "on", parse_switch, "Whether listed per-request telemetry is taken out of system texts: on or off."
+    )
     config: Path | None = _setting(None, Path, "Configuration file, such as keepwarm.toml.")  # noqa: RUF009
     redis: str | None = _setting(
         None, parse_redis, "Redis that several gateways share, such as redis://host:6379/0.", secret=True

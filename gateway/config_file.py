@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gateway.config import NOTHING, SETTINGS, Settings, origins, parse_redis, read_settings
+from gateway.config import NOTHING, SETTINGS, Settings, origins, read_settings
+from gateway.config_values import parse_redis
 from gateway.errors import ConfigError
 from gateway.keyring import Key, Keyring
 from prefix_store.classes import CLASSES, RetentionClasses, nearest
@@ -40,7 +41,7 @@ SECRETS: Final[Mapping[str, str]] = {
 _PROBLEM: Final = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<field>[\w-]*).*`)?", re.DOTALL)
 
 _Server = msgspec.defstruct(
-    "_Server", [(name, str | int | None, None) for name in SERVER], forbid_unknown_fields=True, frozen=True
+    "_Server", [(name, str | int | bool | None, None) for name in SERVER], forbid_unknown_fields=True, frozen=True
 )
 
 

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import replace
 
 from gateway.ask import Ask
-from gateway.grammars import either, grammar_of
+from gateway.grammars import check, either, grammar_of
 from gateway.tools import ToolFormat
 
 
@@ -22,7 +22,7 @@ async def confine(ask: Ask, form: ToolFormat) -> str:
 
 def grammar_for(ask: Ask, form: ToolFormat) -> str:
     """Do the same here and now."""
-    calls = form.grammar(ask.tools, ask.tool_choice) if ask.tools else ""
+    calls = check(form.grammar(ask.tools, ask.tool_choice), param="tools") if ask.tools else ""
     if ask.output is None or ask.tool_choice.mode == "required":
         return calls
     answer = grammar_of(ask.output)

@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from gateway.ask import Tool, ToolCall, Turn
-from gateway.canonical import canonical_arguments, canonical_schema, text_of
+from gateway.canonical import canonical, canonical_schema
+from gateway.canonical import text as json_text
 from gateway.signs import sign_object
 from gateway.template import ChatTemplate
 from gateway.tools import ToolFormat
@@ -40,7 +41,7 @@ class Dialogue:
         self, turns: Sequence[Turn], tools: Sequence[Tool], signs: Signs | None = None
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return messages and tools. With `signs`, one stands at each mark, in rendering order."""
-        definitions = [self._definition(tool) for tool in tools]
+        definitions = [self._definition(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
         marks = [next(signs) if signs and tool.marked else "" for tool in tools]
         messages = [self._message(turn, signs) for turn in turns]
         if not self._results:
@@ -48,16 +49,17 @@ class Dialogue:
         if self._tools:
             return messages, [_signed(one, mark) if mark else one for one, mark in zip(definitions, marks, strict=True)]
         if definitions:
-            texts = [text_of(one) + mark for one, mark in zip(definitions, marks, strict=True)]
+            texts = [json_text(one) + mark for one, mark in zip(definitions, marks, strict=True)]
             messages = _with_preface(messages, self._form.prompt(texts))
         return messages, []
 
-    def _definition(self, tool: Tool) -> dict[str, Any]:
+    def _definition(self, tool: Tool, path: str) -> dict[str, Any]:
         parameters = tool.parameters or _NO_ARGUMENTS
+        ordered = canonical_schema(parameters, path=path)  # refuses what is nested too deep, whether used or not
         function: dict[str, Any] = {"name": tool.name}
         if tool.description:
             function["description"] = tool.description
-        function["parameters"] = canonical_schema(parameters) if self._canonical else parameters
+        function["parameters"] = ordered if self._canonical else dict(parameters)
         return {"type": "function", "function": function}
 
     def _message(self, turn: Turn, signs: Signs | None) -> dict[str, Any]:
@@ -79,8 +81,9 @@ class Dialogue:
 
     def _settled(self, call: ToolCall) -> ToolCall:
         arguments = call.arguments
-        if self._canonical and not isinstance(arguments, str):
-            arguments = canonical_arguments(arguments)
+        if not isinstance(arguments, str):
+            ordered = canonical(arguments, path="messages")  # refuses what is nested too deep, whether used or not
+            arguments = ordered if self._canonical else arguments
         return ToolCall(id=self._form.call_id(call.id), name=call.name, arguments=arguments)
 
     def _add_calls(self, message: dict[str, Any], calls: Sequence[ToolCall], marks: Sequence[str]) -> None:
@@ -147,5 +150,3 @@ def _with_preface(messages: Sequence[dict[str, Any]], preface: str) -> list[dict
         first = {**messages[0], "content": f"{preface}\n\n{messages[0]['content']}"}
         return [first, *messages[1:]]
     return [{"role": "system", "content": preface}, *messages]
-
-

@@ -53,13 +53,18 @@ class Encoder:
         """The tokenizer that recognises special tokens. Not to be changed."""
         return self._whole
 
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """Every special token's id by its spelling."""
+        return {content: token for content, (token, _) in self._control.items()}
+
     def spells_control(self, text: str) -> bool:
         """Whether `text` contains the spelling of a special token."""
         return self._spelt.search(text) is not None
 
     def mark(self, text: str, stand_ins: StandIns) -> str:
         """Wrap every spelling of a special token in `text`."""
-        return self._spelt.sub(lambda match: f"{marks.start}{match.group()}{marks.end}", text)
+        return self._spelt.sub(lambda match: f"{stand_ins.start}{match.group()}{stand_ins.end}", text)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text in which every special token is meant. Nothing is added, so a template's BOS is alone."""
@@ -76,10 +81,10 @@ class Encoder:
         return tuple(bisect_right(ends, place) for place in places)
 
     def encode_marked(self, text: str, stand_ins: StandIns) -> list[int]:
-        """Ids of a text in which a special token is meant unless it is marked. StandIns themselves are not text."""
+        """Ids of a text in which a special token is meant unless it is wrapped by stand-ins, which are no text."""
         ids: list[int] = []
         strip_next = False
-        for piece, control in self._pieces(text, marks):
+        for piece, control in self._pieces(text, stand_ins):
             plain = piece.lstrip() if strip_next else piece
             if control is not None and control[1].lstrip:
                 plain = plain.rstrip()
@@ -92,7 +97,7 @@ class Encoder:
 
     def _pieces(self, text: str, stand_ins: StandIns) -> Iterator[tuple[str, tuple[int, AddedToken] | None]]:
         """Cut at the template's own control tokens: the text before each, and the token (none after the last text)."""
-        start, end = marks
+        start, end = stand_ins
         tokens = re.compile(f"{start}(?:{self._pattern}){end}|({self._pattern})")
         unmarked = str.maketrans("", "", start + end)
         begin = 0

@@ -155,7 +155,7 @@ class Exchanges:
             self._witness.prefilled(delta.prefilled, prewarm=ask.wish.prewarm)
             self._tally.add(ask.tenant, delta.prefilled, prewarm=ask.wish.prewarm)
             spelling = self._renderer.spelling
-            logprobs = tuple(row and spelled(row, spelling) for row in delta.prefilled.logprobs)
+            logprobs = tuple(None if row is None else spelled(row, spelling) for row in delta.prefilled.logprobs)
             told.append(Began(account.prompt(delta.prefilled, self._wall()), logprobs))
         came = account.take(choice, delta, self._clock())
         if came is not None:

@@ -55,6 +55,20 @@ def check(grammar: str, *, param: str) -> str:
     return grammar
 
 
+def either(first: str, second: str) -> str:
+    """Return the grammar of an answer that obeys one of two grammars."""
+    named = [_named(first, "first"), _named(second, "second")]
+    return json.dumps({"grammars": [{"lark_grammar": "start: @first | @second"}, *named]})
+
+
+def _named(grammar: str, name: str) -> dict[str, object]:
+    """Return one grammar as part of several. What is no JSON is Lark."""
+    if not grammar.lstrip().startswith("{"):
+        return {"name": name, "lark_grammar": grammar}
+    (part,) = json.loads(grammar)["grammars"]
+    return {**part, "name": name}
+
+
 def _complaint(grammar: str) -> str:
     """Return why a grammar does not compile; warnings are none."""
     from llguidance import LLMatcher  # noqa: PLC0415 - as above

@@ -1,8 +1,8 @@
 """What every request passes through: an id, the error envelope, the access log, the count, on the admin side the key.
 
-This is the gateway's one root that catches everything: whatever a handler raises becomes an answer in OpenAI's shape,
-or, once a stream has begun, its last event. Rule: the log says who, what, when and how long, never what was said; a
-client that left is not an error.
+This is the gateway's one root that catches everything: whatever a handler raises becomes an answer in the shape of the
+API that was called, or, once a stream has begun, its last event. Rule: the log says who, what, when and how long, never
+what was said; a client that left is not an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
-from gateway.api.openai_answers import error_body, error_event
+from gateway.api.envelopes import Envelope, envelope_of
 from gateway.errors import BadRequest, Problem, Unauthorized, problem_of, problem_of_status
 from gateway.keys import FAILURE, METRICS, REQUEST_ID, STREAM
 
@@ -36,7 +36,7 @@ _ACCEPTABLE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 async def write_request_id(request: web.Request, response: web.StreamResponse) -> None:
     """Put the request's id on its response; a signal, so that streams have it too."""
     if REQUEST_ID in request:
-        response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
+        response.headers[REQUEST_ID_HEADER] = response.headers["request-id"] = request[REQUEST_ID]
 
 
 @web.middleware
@@ -78,10 +78,10 @@ async def envelop(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except web.HTTPException as refusal:
         allow = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
-        return _answer(problem_of_status(refusal.status, _words(request, refusal)), allow)
+        return _answer(request, problem_of_status(refusal.status, _words(request, refusal)), allow)
     except (HttpProcessingError, web.RequestPayloadError):  # such as broken gzip
         problem = problem_of(BadRequest("The body could not be read in its content encoding.", code="invalid_body"))
-        answer = _answer(problem, {})
+        answer = _answer(request, problem, {})
         answer.force_close()  # aiohttp cannot find the next request behind such a body
         return answer
     except ConnectionError:
@@ -93,9 +93,9 @@ async def envelop(request: web.Request, handler: Handler) -> web.StreamResponse:
             log.exception("bug")
         stream: web.StreamResponse | None = request.get(STREAM)
         if stream is None or not stream.prepared:
-            return _answer(problem, {})
+            return _answer(request, problem, {})
         log.warning("stream_failed", code=problem.code)
-        await stream.write(request.get(FAILURE, error_event)(problem))
+        await stream.write(_last_event(request, problem))
         await stream.write_eof()
         return stream
 
@@ -114,13 +114,24 @@ def admin_key_required(key: str) -> Middleware:
     return check
 
 
-def _answer(problem: Problem, headers: Mapping[str, str]) -> web.Response:
+def _envelope(request: web.Request) -> Envelope:
+    return envelope_of(request.path, request.headers)
+
+
+def _last_event(request: web.Request, problem: Problem) -> bytes:
+    """End a stream that has begun, in its API's own way."""
+    failure = request.get(FAILURE)
+    return failure(problem) if failure is not None else _envelope(request).event(problem, request[REQUEST_ID])
+
+
+def _answer(request: web.Request, problem: Problem, headers: Mapping[str, str]) -> web.Response:
     extra = dict(headers)
     if problem.retry_after_s is not None:
         extra["Retry-After"] = str(problem.retry_after_s)
     if problem.status == 401:  # noqa: PLR2004 - the status that asks for a key
         extra["WWW-Authenticate"] = "Bearer"
-    return web.Response(body=error_body(problem), status=problem.status, content_type="application/json", headers=extra)
+    body = _envelope(request).body(problem, request[REQUEST_ID])
+    return web.Response(body=body, status=problem.status, content_type="application/json", headers=extra)
 
 
 def _words(request: web.Request, refusal: web.HTTPException) -> str:

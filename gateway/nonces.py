@@ -27,9 +27,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="claude-code-billing",
         pattern=re.compile(
-            rf"(?:x-anthropic-billing-header:{_FIELDS}[ \t]*cch=[0-9a-fA-F]+;{_FIELDS}[ \t]*(?:\r?\n|\Z))+"
+            rf"(?:x-anthropic-billing-header:{_FIELDS}[ \t]*cch=[0-9a-fA-F]+;{_FIELDS}[ \t]*(?:\r?\n)?)+"
         ),
-        where="the first line of a system text",
+        where="the beginning of a system text",
         why="Claude Code puts a billing line first in `system` whose `cch` is another in each request, so that no "
         "prompt begins like the one before; it is addressed to Anthropic's servers, not to the model.",
     ),

@@ -89,7 +89,7 @@ class Renderer:
         self._encoder = encoder
         self._template = template
         self._normalises = normalises
-        self.format = format_of(template.source, tool_format)
+        self.format = format_of(template.source, tool_format, ids=encoder.special_ids)
         self._dialogue = Dialogue(template, self.format, canonical=canonical)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="prompt")
         self.spelling = TokenSpelling(encoder.tokenizer)
@@ -115,8 +115,10 @@ class Renderer:
         """Tokens that a prompt has at the very least, known without encoding: no token is longer than the longest."""
         if isinstance(ask.raw, bytes):
             return len(ask.raw) // 4
-        return sum(len(turn.text) for turn in ask.turns) // self._encoder.longest if ask.raw is None else (
-            len(ask.raw) // self._encoder.longest
+        return (
+            sum(len(turn.text) for turn in ask.turns) // self._encoder.longest
+            if ask.raw is None
+            else (len(ask.raw) // self._encoder.longest)
         )
 
     async def prompt(self, ask: Ask) -> Prompt:

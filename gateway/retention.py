@@ -39,8 +39,6 @@ class Wish:
     write_all: bool = True  # in implicit mode: what is kept without a mark was asked for too
     prewarm: bool = False  # the prompt is made warm for a later request: without a mark, the whole of it
     ttl_path: str = "prompt_cache_options.ttl"
-    write_all: bool = True  # in implicit mode the whole retained prompt counts as written
-    prewarm: bool = False  # nothing is to be answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,9 @@ class ChatTemplate:
         }
         self._names = dict(names)
         self._template = environment.from_string(source)
-        self.arguments = frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source))) - self._names.keys()
+        self.arguments = (
+            frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source))) - self._names.keys()
+        )
 
     def render(
         self,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from gateway.retention import MarkReport, MissReport, Written
 
-
 __all__ = ["Facts", "Projections", "PromptFacts", "Written", "projections"]
 
 

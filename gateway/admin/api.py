@@ -157,7 +157,7 @@ async def _prefix(request: web.Request, body: dict[str, object]) -> dict[str, ob
         ask = openai_chat.ask_of(openai_chat.parse(msgspec.json.encode(body)), "purge")
         if ask.model != request.app[BACKEND].model:
             raise UnknownModel(ask.model)
-        prompt = await request.app[RENDERER].prompt(ask.turns)
+        prompt = await request.app[RENDERER].prompt(ask)
     except BadRequest as error:
         field = f"request.{error.param}" if error.param else "request"
         raise AdminRefused(str(error), field=field, allowed="a body of POST /v1/chat/completions") from error

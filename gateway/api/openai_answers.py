@@ -172,9 +172,7 @@ def write_details(facts: PromptFacts) -> WriteDetails | UnsetType:
     """Split the written tokens by class, where every class is one that the field knows."""
     if not facts.written or any(part.applied not in SPLIT_CLASSES for part in facts.written):
         return UNSET
-    half_hour, half_day = (
-        sum(part.tokens for part in facts.written if part.applied == name) for name in SPLIT_CLASSES
-    )
+    half_hour, half_day = (sum(part.tokens for part in facts.written if part.applied == name) for name in SPLIT_CLASSES)
     return WriteDetails(ttl_30m_tokens=half_hour, ttl_12h_tokens=half_day)
 
 
@@ -277,9 +275,7 @@ class Stream:
                 )
             case Text():
                 logprobs = logprobs_of(one.logprobs) if one.logprobs else None
-                return self._chunk(
-                    PartChoice(index=one.choice, delta=PartMessage(content=one.text), logprobs=logprobs)
-                )
+                return self._chunk(PartChoice(index=one.choice, delta=PartMessage(content=one.text), logprobs=logprobs))
             case CallBegan():
                 function = Function(name=one.name)
                 call = Call(index=one.index, id=f"call_{one.id}", type="function", function=function)

@@ -26,7 +26,7 @@ from gateway.api.openai_answers import (
     to_json,
     usage_of,
 )
-from gateway.api.openai_fields import INT64_MAX, Choices, SamplingFields, TokenId, form_of, stops_of
+from gateway.api.openai_fields import INT64_MAX, Choices, SamplingFields, form_of, stops_of
 from gateway.ask import Ask
 from gateway.errors import BadRequest
 from gateway.events import Began, Done, Ended, Event, Logprob, Text

@@ -127,9 +127,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     def wish(self, marks: Sequence[AskedMark] = ()) -> Wish:
         """Say what is to be kept."""
         options = self.prompt_cache_options or CacheOptions()
-        return Wish(
-            mode=options.mode or "implicit", ttl=options.ttl, marks=tuple(marks), prewarm=bool(options.prewarm)
-        )
+        return Wish(mode=options.mode or "implicit", ttl=options.ttl, marks=tuple(marks), prewarm=bool(options.prewarm))
 
     def check(self) -> None:
         """Refuse combinations that make no sense. Raises BadRequest."""

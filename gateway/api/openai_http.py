@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, completions and models on aiohttp: bytes in, bytes out.
+"""OpenAI's chat completions and completions on aiohttp: bytes in, bytes out.
 
 Shapes are the business of the pure modules beside it, the work is the exchange's. Rule: a handler that is cancelled,
 because its client left, closes its exchange on the way out.
@@ -17,10 +17,9 @@ from aiohttp import web
 from gateway.api import openai_answers, openai_chat, openai_completions
 from gateway.api.http import body_of, collected, json_response, parsed, stream
 from gateway.ask import Ask
-from gateway.errors import UnknownModel
 from gateway.events import Event
 from gateway.exchange import Exchanges
-from gateway.keys import BACKEND, EXCHANGES, IDENTITY, RENDERER
+from gateway.keys import EXCHANGES, IDENTITY, RENDERER
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -73,25 +72,3 @@ async def _one_by_one(
         async with aclosing(exchanges.answer(ask)) as events:
             async for event in events:
                 yield event
-
-
-def model_card(request: web.Request) -> dict[str, object]:
-    """Describe the model that is served."""
-    backend = request.app[BACKEND]
-    card: dict[str, object] = {"id": backend.model, "object": "model", "created": 0, "owned_by": "keepwarm"}
-    if backend.card is not None:
-        card["max_model_len"] = backend.card.max_model_len
-    return card
-
-
-def models(request: web.Request) -> web.Response:
-    """GET /v1/models, OpenAI's shape."""
-    return web.json_response({"object": "list", "data": [model_card(request)]})
-
-
-def model(request: web.Request) -> web.Response:
-    """GET /v1/models/{id}, OpenAI's shape. Raises UnknownModel."""
-    wanted = request.match_info["id"]
-    if wanted != request.app[BACKEND].model:
-        raise UnknownModel(wanted)
-    return web.json_response(model_card(request))

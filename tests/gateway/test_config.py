@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import SETTINGS, Settings, cache_dir, is_loopback, origins, parse_size, read_settings, state_dir
+from gateway.config import SETTINGS, Settings, cache_dir, is_loopback, origins, read_settings, state_dir
+from gateway.config_values import parse_size
 from gateway.errors import ConfigError
 
 

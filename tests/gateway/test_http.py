@@ -45,7 +45,7 @@ async def test_answer_has_the_shape_of_openai(gateway: Gateway) -> None:
     assert usage["prompt_tokens"] == prompt
     assert usage["completion_tokens"] == 6
     assert usage["total_tokens"] == prompt + 6
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 5}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 5, "cache_write_tokens": 0}
     extension = answer["keepwarm"]
     assert extension["computed_tokens"] == prompt - 5
     assert extension["timings"].keys() == {"queue_ms", "prefill_ms", "decode_ms", "time_to_first_token_ms"}
@@ -93,7 +93,7 @@ async def test_stream_with_usage(gateway: Gateway) -> None:
     chunks = await stream(gateway, stream_options={"include_usage": True})
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * 4
     assert chunks[-1]["choices"] == []
-    assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
+    assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 3, "cache_write_tokens": 0}
     assert ["keepwarm" in chunk for chunk in chunks] == [False] * 4 + [True]
 
 

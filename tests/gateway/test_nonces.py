@@ -38,12 +38,11 @@ def test_two_requests_become_one_prompt() -> None:
         f"Note:\n{LINE}\nx",
         "x-anthropic-billing-header: cc_version=2.1;\nx",
         "x-anthropic-billing-header: cch=xyz;\nx",
-        f"{LINE} You are Claude Code.",
         f"`{LINE}`",
     ],
 )
 def test_other_text_is_not_touched(text: str) -> None:
-    """The line counts only as a whole line at the very start; any other text comes back as the same object."""
+    """The line counts only at the very start; any other text comes back as the same object."""
     kept, names = normalise(text)
     assert kept is text
     assert names == ()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.api.openai_chat import ask_of, parse
+from gateway.ask import ToolCall
 from gateway.errors import BadRequest
-from gateway.prompt import ToolCall
 
 
 def body(**fields: Any) -> bytes:
@@ -59,7 +59,7 @@ def message(**fields: Any) -> list[dict[str, Any]]:
         ({"top_k": -2}, "top_k"),
         ({"seed": 1.5}, "seed"),
         ({"seed": 2**64}, "seed"),
-        ({"n": 2}, "n"),
+        ({"n": 129}, "n"),
         ({"n": 0}, "n"),
         ({"stop": 5}, "stop"),
         ({"stop": ""}, "stop"),

@@ -16,9 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from gateway.encoding import Encoder, unused_marks
+from gateway.ask import Ask, ToolCall, Turn
+from gateway.encoding import Encoder, StandIns
 from gateway.errors import BadRequest, ConfigError
-from gateway.prompt import Renderer, ToolCall, Turn
+from gateway.prompt import Renderer
+from gateway.signs import unused_characters
 from tests.gateway.test_detokenize import sentencepiece
 from tests.tiny_model import save_tiny_tokenizer
 
@@ -73,7 +75,7 @@ def test_both_paths_agree_on_harmless_text(renderer: Renderer, text: str) -> Non
     """Cutting at the template's control tokens gives the ids of encoding the whole."""
     encoder = renderer._encoder
     whole = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-    assert encoder.encode_marked(whole, unused_marks([whole])) == encoder.encode(whole)
+    assert encoder.encode_marked(whole, StandIns(*unused_characters([whole], 2))) == encoder.encode(whole)
 
 
 def test_both_paths_agree_where_only_the_first_word_gets_a_space() -> None:
@@ -82,7 +84,7 @@ def test_both_paths_agree_where_only_the_first_word_gets_a_space() -> None:
     tokenizer.add_special_tokens(["<s>", "</s>"])
     encoder = Encoder(tokenizer, unknown="<unk>")
     whole = "<s>hi hi</s>hi"
-    assert encoder.encode_marked(whole, unused_marks([whole])) == encoder.encode(whole)
+    assert encoder.encode_marked(whole, StandIns(*unused_characters([whole], 2))) == encoder.encode(whole)
 
 
 def test_vocabulary_that_spells_its_own_control_token() -> None:
@@ -92,7 +94,7 @@ def test_vocabulary_that_spells_its_own_control_token() -> None:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[("[", "x"), ("[x", "]")]))
     tokenizer.add_special_tokens(["[x]"])
     encoder = Encoder(tokenizer)
-    marks = unused_marks([])
+    marks = StandIns(*unused_characters([], 2))
     assert encoder.encode_marked(encoder.mark("a[x]a", marks) + "[x]", marks) == [0, 1, 2, 3, 0, 5]
 
 
@@ -160,7 +162,7 @@ async def test_long_prompt_does_not_hold_the_loop(renderer: Renderer) -> None:
     """100,000 characters are rendered in a thread while the loop turns."""
     turns = 0
     with blockbuster_ctx():
-        work = asyncio.ensure_future(renderer.prompt([user("the thing " * 10_000)]))
+        work = asyncio.ensure_future(renderer.prompt(Ask(id="a", model="m", turns=(user("the thing " * 10_000),))))
         while not work.done():
             turns += 1
             await asyncio.sleep(0)
@@ -172,7 +174,7 @@ def test_gateway_does_not_import_torch(tokenizer_folder: Path) -> None:
     """The process that serves HTTP never loads torch, not even through transformers."""
     code = (
         "import sys, pathlib, gateway.cli, gateway.app, gateway.backends.bundled, engine.weights\n"
-        "from gateway.prompt import Renderer, Turn\n"
+        "from gateway.ask import Turn\nfrom gateway.prompt import Renderer\n"
         "Renderer.load(pathlib.Path(sys.argv[1])).render([Turn(role='user', text='hi')])\n"
         "sys.exit('torch' in sys.modules)"
     )

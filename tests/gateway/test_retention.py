@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.messages import Keep, KeptMark, Missed, Prefilled
+from gateway.ask import Turn
 from gateway.errors import BadRequest
-from gateway.prompt import Turn
 from gateway.retention import AskedMark, Wish, misses, plan, report
 from gateway.tally import Tally
 from prefix_store.classes import CLASSES

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.openai_answers import extension_of, usage_of
+from gateway.api.extension import extension_of
+from gateway.api.openai_answers import usage_of
 from gateway.usage import Facts, projections
 
 

@@ -1,0 +1,91 @@
+"""What each kind of setting may be, read from text. Pure.
+
+Rule: what cannot be read raises ValueError, which says what would do; the caller names the setting.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from gateway.tools.choose import SETTINGS as TOOL_FORMATS
+from prefix_store.redis_settings import RedisSettings
+from prefix_store.retention import parse_duration
+from prefix_store.store import StateRefused
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
+_MAX_PORT: Final = 65535
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `4GiB`, `512 MiB`, `2GB` (decimal) or a bare number."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"expected a size such as 4GiB or 512MiB, not {text!r}")
+    number, letter, binary = match.groups()
+    size = int(float(number) * (1024 if binary else 1000) ** " kmgt".index(letter.lower() or " "))
+    if size <= 0:
+        raise ValueError(f"expected a size above zero, not {text!r}")
+    return size
+
+
+def parse_count(text: str) -> int:
+    """Read a whole number above zero."""
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"expected a whole number above zero, not {text!r}")
+    return int(text)
+
+
+def parse_port(text: str) -> int:
+    """Read a TCP port; 0 lets the system choose."""
+    if not text.isdecimal() or int(text) > _MAX_PORT:
+        raise ValueError(f"expected a port from 0 to {_MAX_PORT}, not {text!r}")
+    return int(text)
+
+
+def parse_word(text: str) -> str:
+    """Take any text that is not blank."""
+    if not text.strip():
+        raise ValueError("expected a value, not nothing")
+    return text.strip()
+
+
+def parse_redis(text: str) -> str:
+    """Take a URL that leads to a Redis: `redis://`, `rediss://` or `unix://`. What is refused is not repeated."""
+    try:
+        RedisSettings.from_url(text, secret="unused")  # noqa: S106 - only the form is read here
+    except StateRefused as error:
+        raise ValueError(str(error)) from error
+    except ValueError as error:  # from the standard library, whose words may hold the password
+        raise ValueError("expected a URL such as redis://host:6379/0") from error
+    return text
+
+
+def parse_interval(text: str) -> float:
+    """Take a duration, or `off` as 0."""
+    return 0.0 if text.strip().lower() == "off" else parse_duration(text)
+
+
+def parse_switch(text: str) -> bool:
+    """Take `on` or `off`."""
+    switches = {"on": True, "true": True, "off": False, "false": False}
+    if text.strip().lower() not in switches:
+        raise ValueError(f"expected on or off, not {text!r}")
+    return switches[text.strip().lower()]
+
+
+def parse_origins(text: str) -> frozenset[str]:
+    """Take origins such as https://app.example:8443, separated by commas."""
+    origins = frozenset(filter(None, (part.strip() for part in text.split(","))))
+    for origin in origins:
+        if origin != "*" and _ORIGIN.fullmatch(origin) is None:
+            raise ValueError(f"expected an origin such as https://app.example, not {origin!r}")
+    return origins
+
+
+def parse_tool_format(text: str) -> str:
+    """Take the name of a tool format."""
+    if text not in TOOL_FORMATS:
+        raise ValueError(f"expected one of {', '.join(TOOL_FORMATS)}, not {text!r}")
+    return text
