@@ -27,7 +27,7 @@ from gateway.errors import BadRequest, ConfigError
 from gateway.layout import Span, spans
 from gateway.nonces import normalise_with_breaks
 from gateway.retention import MOST_MARKS
-from gateway.segments import Segmenter
+from gateway.segments import Encoded, Segmenter
 from gateway.signs import places, unused_characters
 from gateway.template import NOTHING, ChatTemplate
 from gateway.tools.choose import format_of
@@ -48,6 +48,7 @@ class Prompt:
     marks: tuple[int, ...] = ()  # tokens before each of the latest marks, in rendering order
     normalised: tuple[str, ...] = ()  # rules by which telemetry was taken out
     spans: tuple[Span, ...] = ()  # where each tool and turn lies among the tokens; none of a raw prompt
+    encoded: Encoded | None = None  # the same in characters
 
     def __len__(self) -> int:
         """Count of tokens."""
@@ -173,7 +174,7 @@ class Renderer:
         text = self._text(conversation)
         encoded = self._segmenter.encode(text, tenant, conversation.stand_ins)
         marks = encoded.borders(self._places(conversation, text)) if conversation.marks else ()
-        return Prompt(encoded.ids, marks, normalised, spans(text, encoded, turns, tools))
+        return Prompt(encoded.ids, marks, normalised, spans(text, encoded, turns, tools), encoded)
 
     def spell(self, tokens: bytes) -> str:
         """Write a prompt's token ids as text."""

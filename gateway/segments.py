@@ -41,6 +41,7 @@ class Encoded:
         self._dropped = {} if stand_ins is None else str.maketrans("", "", "".join(stand_ins))
         self._pieces = pieces
         self._begins = [piece.begin for piece in pieces]
+        self._firsts = [piece.tokens for piece in pieces]
         self.ids = b"".join(
             source.control_ids[text[piece.begin : piece.end]] if piece.segment is None else piece.segment.ids
             for piece in pieces
@@ -49,6 +50,15 @@ class Encoded:
     def borders(self, places: Sequence[int]) -> tuple[int, ...]:
         """Return how many tokens end at or before each character place."""
         return tuple(map(self._border, places))
+
+    def place(self, token: int) -> int:
+        """Return the character at which a token begins."""
+        at = bisect_right(self._firsts, token) - 1
+        piece = self._pieces[at]
+        if piece.segment is None or token <= piece.tokens:
+            return piece.begin
+        inside = int(self._source.ends(piece.segment)[min(token - piece.tokens, piece.segment.tokens) - 1])
+        return min(piece.begin + inside, piece.end)
 
     def _border(self, place: int) -> int:
         at = bisect_right(self._begins, place) - 1
