@@ -11,7 +11,8 @@ from datetime import datetime
 
 from engine.errors import EngineUnavailable
 from engine.messages import Delta, Finished, Prefilled
-from gateway.retention import Kept, misses, report, written
+from gateway.miss import misses
+from gateway.retention import Kept, report, written
 from gateway.usage import Facts, PromptFacts
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.retention import MarkReport, MissReport, Written
+from gateway.miss import MissReport
+from gateway.retention import MarkReport, Written
 
 __all__ = ["Facts", "Projections", "PromptFacts", "Written", "projections"]
 
