@@ -43,7 +43,7 @@ def compare(current: Fingerprint, earlier: Fingerprint, hashes: Mapping[bytes, b
     """Find where `current` parts from `earlier`. Without a part's token hashes its first token stands for it."""
     if current.model != earlier.model:
         return Divergence(reason="model", token=0, until=_reach(current, earlier, 0, 0))
-    place = _common_parts(current, earlier)
+    place = common_parts(current, earlier)
     if place == len(current.parts):
         return Divergence(reason="none", token=current.tokens, until=current.tokens)
     part = current.parts[place]
@@ -59,7 +59,7 @@ def compare(current: Fingerprint, earlier: Fingerprint, hashes: Mapping[bytes, b
     return _changed(current, earlier, place, offset)
 
 
-def _common_parts(current: Fingerprint, earlier: Fingerprint) -> int:
+def common_parts(current: Fingerprint, earlier: Fingerprint) -> int:
     """Count the leading parts that are the same."""
     by_tokens = current.rendering == earlier.rendering
     for place, (part, before) in enumerate(zip(current.parts, earlier.parts, strict=False)):

@@ -13,7 +13,7 @@ from typing import Final
 
 from engine.messages import Fate, Missed
 from gateway.compare import Divergence
-from prefix_store.fingerprints import Fingerprint, Part
+from prefix_store.fingerprints import Fingerprint
 
 _NEVER_WRITTEN: Final[Fate] = "never_written"
 
@@ -86,15 +86,6 @@ def changed_word(current: Fingerprint, earlier: Fingerprint) -> str | None:
     if current.weights != earlier.weights:
         return "weights_changed"
     return "template_changed" if current.rendering != earlier.rendering else None
-
-
-def path_of(part: Part, *, first_message: int = 0) -> str:
-    """Write where a part stands as the client's APIs do; its first `first_message` turns are none of the messages."""
-    if part.kind == "tool":
-        return f"tools[{part.index}]"
-    if part.kind == "system" and part.index <= first_message:
-        return "system"
-    return f"messages[{part.index - first_message}]"
 
 
 def _filled(missed: Sequence[Missed], tokens: int) -> Iterator[Missed]:
