@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
@@ -58,6 +57,11 @@ class Encoder:
         """Every special token's id by its spelling."""
         return {content: token for content, (token, _) in self._control.items()}
 
+    @property
+    def strips(self) -> bool:
+        """Whether some special token takes the blanks beside it."""
+        return any(added.lstrip or added.rstrip for _, added in self._control.values())
+
     def spells_control(self, text: str) -> bool:
         """Whether `text` contains the spelling of a special token."""
         return self._spelt.search(text) is not None
@@ -75,10 +79,17 @@ class Encoder:
         ids: list[int] = self._whole.encode_batch_fast([text], add_special_tokens=True)[0].ids
         return ids
 
-    def borders(self, text: str, places: Sequence[int]) -> tuple[int, ...]:
-        """Return how many tokens of `encode(text)` end at or before each character place."""
-        ends = [end for _, end in self._whole.encode(text, add_special_tokens=False).offsets]
-        return tuple(bisect_right(ends, place) for place in places)
+    def ends(self, text: str) -> list[int]:
+        """Return the character at which each token of `encode(text)` ends."""
+        return [end for _, end in self._whole.encode(text, add_special_tokens=False).offsets]
+
+    def controls(self, text: str, stand_ins: StandIns | None = None) -> Iterator[re.Match[str]]:
+        """Find the control tokens that are meant: with `stand_ins`, those that stand outside of them."""
+        if stand_ins is None:
+            return self._spelt.finditer(text)
+        start, end = stand_ins
+        either = re.finditer(f"{start}(?:{self._pattern}){end}|({self._pattern})", text)
+        return (match for match in either if match.group(1) is not None)
 
     def encode_marked(self, text: str, stand_ins: StandIns) -> list[int]:
         """Ids of a text in which a special token is meant unless it is wrapped by stand-ins, which are no text."""
@@ -89,7 +100,7 @@ class Encoder:
             if control is not None and control[1].lstrip:
                 plain = plain.rstrip()
             if plain:
-                ids += self._as_text(plain, at_start=not ids)
+                ids += self.encode_text(plain, at_start=not ids)
             if control is not None:
                 ids.append(control[0])
                 strip_next = control[1].rstrip
@@ -97,18 +108,20 @@ class Encoder:
 
     def _pieces(self, text: str, stand_ins: StandIns) -> Iterator[tuple[str, tuple[int, AddedToken] | None]]:
         """Cut at the template's own control tokens: the text before each, and the token (none after the last text)."""
-        start, end = stand_ins
-        tokens = re.compile(f"{start}(?:{self._pattern}){end}|({self._pattern})")
-        unmarked = str.maketrans("", "", start + end)
+        unmarked = str.maketrans("", "", "".join(stand_ins))
         begin = 0
-        for match in tokens.finditer(text):
-            if match.group(1) is not None:
-                yield text[begin : match.start()].translate(unmarked), self._control[match.group(1)]
-                begin = match.end()
+        for match in self.controls(text, stand_ins):
+            yield text[begin : match.start()].translate(unmarked), self._control[match.group()]
+            begin = match.end()
         yield text[begin:].translate(unmarked), None
 
-    def _as_text(self, text: str, *, at_start: bool) -> list[int]:
-        ids = _ids(self._plain, text) if at_start or not self._lead else self._after_newline(text)
+    def encode_piece(self, text: str, *, at_start: bool) -> list[int]:
+        """Ids of a piece as it has them between two control tokens, or `at_start`; special tokens in it are meant."""
+        return _ids(self._whole, text) if at_start or not self._lead else self._after_newline(self._whole, text)
+
+    def encode_text(self, text: str, *, at_start: bool) -> list[int]:
+        """Ids of a piece in which no special token is meant."""
+        ids = _ids(self._plain, text) if at_start or not self._lead else self._after_newline(self._plain, text)
         if self._control_ids.isdisjoint(ids):
             return ids
         # The vocabulary itself joins a spelling into its control token: take the characters of each one by one.
@@ -119,11 +132,11 @@ class Encoder:
             begin = match.end()
         return ids + _ids(self._plain, text[begin:])
 
-    def _after_newline(self, text: str) -> list[int]:
+    def _after_newline(self, tokenizer: Tokenizer, text: str) -> list[int]:
         """Ids of a text that does not open the prompt: some tokenizers put a space only before the very first word."""
         lead = len(self._lead)
-        ids = _ids(self._plain, "\n" + text)
-        return ids[lead:] if ids[:lead] == self._lead else _ids(self._plain, text)
+        ids = _ids(tokenizer, "\n" + text)
+        return ids[lead:] if ids[:lead] == self._lead else _ids(tokenizer, text)
 
     def _find_lead(self) -> list[int]:
         """Ids of the newline that must be put before a cut piece to get the ids it has within the whole; else none."""

@@ -24,11 +24,14 @@ from gateway.detokenize import TokenSpelling
 from gateway.dialogue import Dialogue
 from gateway.encoding import Encoder, StandIns
 from gateway.errors import BadRequest, ConfigError
+from gateway.layout import Span, spans
 from gateway.nonces import normalise_with_breaks
 from gateway.retention import MOST_MARKS
+from gateway.segments import Encoded, Segmenter
 from gateway.signs import places, unused_characters
 from gateway.template import NOTHING, ChatTemplate
 from gateway.tools.choose import format_of
+from prefix_store.text import SegmentIndex
 
 INLINE_CHARACTERS = 4096  # about a millisecond of work; more goes to a thread
 INLINE_TURNS = 32
@@ -44,6 +47,8 @@ class Prompt:
     tokens: bytes
     marks: tuple[int, ...] = ()  # tokens before each of the latest marks, in rendering order
     normalised: tuple[str, ...] = ()  # rules by which telemetry was taken out
+    spans: tuple[Span, ...] = ()  # where each tool and turn lies among the tokens; none of a raw prompt
+    encoded: Encoded | None = None  # the same in characters
 
     def __len__(self) -> int:
         """Count of tokens."""
@@ -79,12 +84,14 @@ class Renderer:
         tool_format: str = "auto",
         canonical: bool = True,
         normalises: bool = True,
+        text_bytes: int = 64 << 20,
         threads: int = 2,
     ) -> None:
         """Put tokenizer and template together.
 
         `tool_format` names how the model writes calls, `canonical` makes key order and number spelling in tools not
-        count, `normalises` takes listed telemetry out of system text; `threads` render long conversations.
+        count, `normalises` takes listed telemetry out of system text; `text_bytes` of memory remember what long texts
+        were encoded to; `threads` render long conversations.
         """
         self._encoder = encoder
         self._template = template
@@ -93,6 +100,7 @@ class Renderer:
         self._dialogue = Dialogue(template, self.format, canonical=canonical)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="prompt")
         self.spelling = TokenSpelling(encoder.tokenizer)
+        self._segmenter = Segmenter(encoder, self.spelling, SegmentIndex(text_bytes))
         identity = (encoder.tokenizer.to_str() + "\0" + template.source).encode()
         self.identity = hashlib.blake2b(identity, digest_size=16).hexdigest()
 
@@ -136,7 +144,9 @@ class Renderer:
             return Prompt(ask.raw)
         if ask.raw is not None:
             return Prompt(_buffer(self._encoder.encode_raw(ask.raw)))
-        return self.render(ask.turns, ask.tools, continues=ask.continues, arguments=ask.template_arguments)
+        return self.render(
+            ask.turns, ask.tools, continues=ask.continues, arguments=ask.template_arguments, tenant=ask.tenant
+        )
 
     def render(
         self,
@@ -145,6 +155,7 @@ class Renderer:
         *,
         continues: bool = False,
         arguments: Mapping[str, Any] = NOTHING,
+        tenant: str = "default",
     ) -> Prompt:
         """Render a conversation here and now. Raises BadRequest for one that the template refuses."""
         self._check(arguments)
@@ -161,9 +172,9 @@ class Renderer:
             end=last,
         )
         text = self._text(conversation)
-        ids = self._ids(conversation, text)
-        marks = self._marks(conversation, text, ids) if conversation.marks else ()
-        return Prompt(_buffer(ids), marks, normalised)
+        encoded = self._segmenter.encode(text, tenant, conversation.stand_ins)
+        marks = encoded.borders(self._places(conversation, text)) if conversation.marks else ()
+        return Prompt(encoded.ids, marks, normalised, spans(text, encoded, turns, tools), encoded)
 
     def spell(self, tokens: bytes) -> str:
         """Write a prompt's token ids as text."""
@@ -195,19 +206,11 @@ class Renderer:
         )
         return text[: text.rindex(conversation.end)] if conversation.continues else text
 
-    def _ids(self, conversation: _Conversation, text: str) -> list[int]:
-        if conversation.stand_ins is None:
-            return self._encoder.encode(text)
-        return self._encoder.encode_marked(text, conversation.stand_ins)
-
-    def _marks(self, conversation: _Conversation, text: str, ids: list[int]) -> tuple[int, ...]:
-        """Find where marks stand: render once more with a sign at each, and see where they come out."""
+    def _places(self, conversation: _Conversation, text: str) -> list[int]:
+        """Find where the latest marks stand: render once more with a sign at each, and see where they come out."""
         taken = [self._template.source, conversation.end, *(conversation.stand_ins or ())]
         signs = unused_characters([*taken, *texts(conversation.turns, conversation.tools)], conversation.marks)
-        found = places(self._text(conversation, signs), text, signs)[-MOST_MARKS:]
-        if conversation.stand_ins is None:
-            return self._encoder.borders(text, found)
-        return tuple(_agreement(ids, self._ids(conversation, text[:place])) for place in found)
+        return places(self._text(conversation, signs), text, signs)[-MOST_MARKS:]
 
     def _safe(self, value: Any, stand_ins: StandIns | None) -> Any:
         """Wrap what spells a control token, in every string of a value."""
@@ -230,9 +233,3 @@ def _without_telemetry(turns: Sequence[Turn]) -> tuple[Sequence[Turn], tuple[str
 
 def _buffer(ids: Sequence[int]) -> bytes:
     return np.array(ids, dtype="<u4").tobytes()
-
-
-def _agreement(ids: Sequence[int], others: Sequence[int]) -> int:
-    """Return how many leading ids are the same."""
-    differences = (at for at, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
-    return next(differences, min(len(ids), len(others)))

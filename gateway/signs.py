@@ -13,11 +13,12 @@ from itertools import islice
 from gateway.errors import BadRequest
 
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
+_PRIVATE = re.compile("[\U000f0000-\U000ffffd]")
 
 
 def unused_characters(texts: Iterable[str], count: int) -> tuple[str, ...]:
     """Choose `count` characters that none of the `texts` contains. Raises BadRequest when a client left too few."""
-    used = set().union(*map(set, texts))
+    used = {found for text in texts if not text.isascii() for found in _PRIVATE.findall(text)}
     free = tuple(islice((chr(point) for point in _PRIVATE_USE if chr(point) not in used), count))
     if len(free) < count:
         raise BadRequest("The messages use every private-use character there is.", param="messages")
