@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from engine.messages import Sampling
 from gateway.retention import Wish
 
@@ -37,6 +39,7 @@ class Turn:
     tool_call_id: str | None = None
     thinking: str = ""  # what an assistant turn thought before it spoke
     breaks: tuple[int, ...] = ()  # marks: after how many characters of `text`, in order
+    path: str = field(default="", compare=False)  # where the client wrote it, in its API's spelling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ class Tool:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False  # arguments are confined to the schema even where the model may choose not to call
     marked: bool = False  # a mark stands after the definition
+    path: str = field(default="", compare=False)  # where the client wrote it, in its API's spelling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,10 @@ class Ask:
     partition: str = ""
     wish: Wish = field(default_factory=Wish)
     prompt_field: str = "messages"  # what the API calls the prompt, for refusals
+    call_prefix: str = "call_"  # what the API puts before the ids of tool calls
+    settings: Mapping[str, str] = field(default_factory=dict)  # what else may shape a prompt, for templates that ask
+    compared_with: str | None = None  # the answer that the client goes on from or wants to be compared with
+    diagnosed: bool = False  # the client asked what the comparison told
 
 
 def texts(turns: Sequence[Turn], tools: Sequence[Tool] = ()) -> Iterator[str]:
@@ -125,3 +133,14 @@ def _strings(value: object) -> Iterator[str]:
             left += [*one.keys(), *one.values()]
         elif isinstance(one, list | tuple):
             left += one
+
+
+def arguments_of(text: str) -> dict[str, Any] | str:
+    """Read a call's arguments: an object, as templates write it. Nothing and null are the empty object."""
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else text

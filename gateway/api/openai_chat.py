@@ -27,7 +27,7 @@ from gateway.api.openai_fields import (
     stops_of,
 )
 from gateway.api.openai_tools import FunctionTool, ToolChoiceField, choice_of, tools_of
-from gateway.ask import Ask, ToolCall, Turn
+from gateway.ask import Ask, ToolCall, Turn, arguments_of
 from gateway.errors import BadRequest
 from gateway.retention import AskedMark
 
@@ -145,7 +145,7 @@ def _turn(message: ChatMessage, path: str) -> tuple[Turn, list[AskedMark]]:
         raise BadRequest(f"A {message.role} message cannot call tools.", param=f"{path}.tool_calls")
     text, breaks, marks = _text(message.content, f"{path}.content")
     calls = [
-        ToolCall(id=call.id, name=call.function.name, arguments=_arguments(call.function.arguments))
+        ToolCall(id=call.id, name=call.function.name, arguments=arguments_of(call.function.arguments))
         for call in message.tool_calls or ()
     ]
     if message.cache_control is not None:
@@ -192,14 +192,3 @@ def _part(part: ContentPart, path: str) -> str:
     if text is None:
         raise BadRequest(f"A {part.type} part needs its {part.type}.", param=f"{path}.{part.type}")
     return text
-
-
-def _arguments(text: str) -> dict[str, Any] | str:
-    """Arguments as an object: templates write objects. Nothing and null are the empty object."""
-    try:
-        value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return text
-    if value is None:
-        return {}
-    return value if isinstance(value, dict) else text

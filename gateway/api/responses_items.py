@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from gateway.ask import ToolCall, Turn
+from gateway.ask import ToolCall, Turn, arguments_of
 from gateway.errors import BadRequest
 from gateway.retention import AskedMark
 
@@ -135,7 +135,7 @@ class _Conversation:
                 raise _missing(f"{path}.{field}")
         if not isinstance(item.arguments, str | None):
             raise BadRequest("A call's arguments are JSON text in a string.", param=f"{path}.arguments")
-        call = ToolCall(id=item.call_id or "", name=item.name or "", arguments=_arguments(item.arguments or ""))
+        call = ToolCall(id=item.call_id or "", name=item.name or "", arguments=arguments_of(item.arguments or ""))
         if self._goes_on():
             self.turns[-1] = replace(self.turns[-1], tool_calls=(*self.turns[-1].tool_calls, call))
         else:
@@ -200,14 +200,3 @@ def _part_text(part: Part, path: str, known: frozenset[str]) -> str:
 
 def _missing(path: str) -> BadRequest:
     return BadRequest(f"Missing required field '{path}'.", param=path, code="missing_field")
-
-
-def _arguments(text: str) -> dict[str, Any] | str:
-    """Arguments as an object: templates write objects. Nothing and null are the empty object."""
-    try:
-        value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return text
-    if value is None:
-        return {}
-    return value if isinstance(value, dict) else text
