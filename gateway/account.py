@@ -11,6 +11,7 @@ from datetime import datetime
 
 from engine.errors import EngineUnavailable
 from engine.messages import Delta, Finished, Prefilled
+from gateway.miss import Explained
 from gateway.retention import Kept, report, written
 from gateway.usage import Facts, PromptFacts
 

@@ -73,11 +73,13 @@ def build_house(
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
     tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
+    recall = Recall(state)
+    diagnosis = Diagnosis(recall, secret=secret, rendering=renderer.identity)
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, tally),
+        exchanges=Exchanges(backend, renderer, metrics, policies, tally, diagnosis),
         metrics=metrics,
         policies=policies,
         keyring=keyring,

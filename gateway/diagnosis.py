@@ -8,7 +8,7 @@ requests are compared with that tenant's only.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 import msgspec
@@ -21,7 +21,7 @@ from gateway.compare import Divergence, common_parts, compare
 from gateway.fingerprint import Hashes, answered, fingerprint
 from gateway.layout import Span
 from gateway.looks import looks_like
-from gateway.miss import MissReport, Where, changed_word, explain, misses
+from gateway.miss import Comparison, Explained, Where, changed_word, explain, misses
 from gateway.prompt import Prompt
 from gateway.recall import Recall
 from prefix_store.fingerprints import Fingerprint, Keyed
@@ -29,25 +29,6 @@ from prefix_store.fingerprints import Fingerprint, Keyed
 log = structlog.get_logger("gateway")
 
 THREAD_TOKENS = 50_000  # longer prompts are hashed in a thread
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What a comparison that the client asked for told, whatever was read."""
-
-    earlier: bool  # whether the request it named is remembered
-    divergence: Divergence | None = None
-    partition: bool = False  # the cache key is another
-    settings: tuple[str, ...] = ()  # names of what shapes the prompt beside its parts and is another
-    read: bool = True  # what both have in common was read, but for part of a block
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    """Why tokens were not read; they sum to prompt − read. `comparison` only where the client asked for one."""
-
-    misses: tuple[MissReport, ...]
-    comparison: Comparison | None = None
 
 
 class Diagnosis:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from engine.messages import Keep, KeptMark, Missed, Order, Prefilled
+from engine.messages import Keep, KeptMark, Order, Prefilled
 from gateway.errors import BadRequest
 from prefix_store.classes import RetentionClasses
 from prefix_store.marks import Mark, Resolved, resolve
@@ -59,16 +59,6 @@ class MarkReport:
     until: datetime | None
     kept: Literal["promised", "held", "none"]
     reason: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissReport:
-    """Prompt tokens that were not read, why, and since when."""
-
-    reason: str
-    fate: str
-    tokens: int
-    at: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,16 +145,3 @@ def report(kept: Kept, marks: Sequence[KeptMark], now: datetime) -> tuple[MarkRe
             )
         )
     return tuple(reports)
-
-
-def misses(missed: Sequence[Missed], now: datetime) -> tuple[MissReport, ...]:
-    """Say why tokens were not read, with the wall-clock time where something happened to them."""
-    return tuple(
-        MissReport(
-            reason=miss.fate,
-            fate=miss.fate,
-            tokens=miss.tokens,
-            at=None if miss.ago_s is None else now - timedelta(seconds=miss.ago_s),
-        )
-        for miss in missed
-    )

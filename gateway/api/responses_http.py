@@ -34,9 +34,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     store, tenant = request.app[RESPONSES], request[IDENTITY].tenant
     earlier = store.earlier(tenant, wanted.previous_response_id, wanted.references, time.monotonic())
     ask = ask_of(wanted, f"resp_{uuid.uuid4().hex}", tenant=tenant, earlier=earlier)
-    compared = wanted.cache.comparison_response_id
-    compared_known = compared is not None and store.get(tenant, compared, time.monotonic()) is not None
-    answer = Answer(wanted, ask.id, wall=time.time, compared_known=compared_known)
+    answer = Answer(wanted, ask.id, wall=time.time)
 
     def keep() -> bytes:
         whole = answer.body()

@@ -132,7 +132,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     output: tuple[OutputItem, ...]
     parallel_tool_calls: bool
     previous_response_id: str | None
-    prompt_cache_diagnostics: dict[str, str] | UnsetType = UNSET
+    prompt_cache_diagnostics: CacheDiagnostics | UnsetType = UNSET
     prompt_cache_key: str | None
     prompt_cache_options: CacheOptions | None
     prompt_cache_retention: str | None

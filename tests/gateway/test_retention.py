@@ -10,7 +10,8 @@ import pytest
 from engine.messages import Keep, KeptMark, Missed, Prefilled
 from gateway.ask import Turn
 from gateway.errors import BadRequest
-from gateway.retention import AskedMark, Wish, misses, plan, report
+from gateway.miss import misses
+from gateway.retention import AskedMark, Wish, plan, report
 from gateway.tally import Tally
 from prefix_store.classes import CLASSES
 from prefix_store.policy import Policy
