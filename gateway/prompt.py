@@ -144,8 +144,13 @@ class Renderer:
             return Prompt(ask.raw)
         if ask.raw is not None:
             return Prompt(_buffer(self._encoder.encode_raw(ask.raw)))
+        settings = {name: value for name, value in ask.settings.items() if name in self._template.arguments}
         return self.render(
-            ask.turns, ask.tools, continues=ask.continues, arguments=ask.template_arguments, tenant=ask.tenant
+            ask.turns,
+            ask.tools,
+            continues=ask.continues,
+            arguments={**settings, **ask.template_arguments},
+            tenant=ask.tenant,
         )
 
     def render(

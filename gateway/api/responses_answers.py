@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.api.diagnostics import openai_diagnostics
 from gateway.api.extension import extension_of
 from gateway.api.responses_items import Item
 from gateway.api.responses_request import ResponsesRequest

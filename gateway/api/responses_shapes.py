@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway.api.diagnostics import CacheDiagnostics
 from gateway.api.extension import Keepwarm
 from gateway.api.responses_request import CacheOptions, Chosen, ResponsesRequest
 from gateway.errors import Problem
