@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway.api.anthropic_blocks import CALL_PREFIX
 from gateway.api.anthropic_messages import MessagesRequest
 from gateway.api.extension import Keepwarm, extension_of
 from gateway.ask import Ask
@@ -21,7 +22,6 @@ from gateway.usage import PromptFacts
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
-CALL_PREFIX: Final = "toolu_"
 NO_JSON: Final = "INVALID_JSON"  # the key under which the API shows a call's input that is not a JSON object
 
 _STOP_REASONS: Final[dict[AnswerEnd, StopReason]] = {

@@ -22,6 +22,8 @@ MAX_DEPTH: Final = 100  # of a schema or of a call's input
 _BLOCK_TYPE: Final = re.compile(r"(?P<block>.*\bcontent\[\d+\]|system\[\d+\])\.type")
 _UNKNOWN: Final = re.compile(r"Invalid value '(?P<kind>.*)'\.$", re.DOTALL)
 
+CALL_PREFIX: Final = "toolu_"
+
 
 class CacheControl(msgspec.Struct, frozen=True, kw_only=True):
     """A mark at the end of a block."""

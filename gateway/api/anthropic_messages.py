@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from engine.messages import Sampling
 from gateway.api.anthropic_blocks import (
+    CALL_PREFIX,
     Block,
     CacheControl,
     Message,
@@ -26,6 +27,7 @@ from gateway.api.anthropic_blocks import (
     check_depth,
     naming_the_block,
 )
+from gateway.api.anthropic_errors import dotted
 from gateway.api.anthropic_marks import marks_of
 from gateway.api.anthropic_turns import Conversation
 from gateway.api.json_body import decode
@@ -173,6 +175,7 @@ def prompt_of(request: CountRequest, request_id: str, *, tenant: str = "default"
         max_tokens=0,
         tenant=tenant,
         wish=Wish(mode="implicit", write_all=False, marks=tuple(asked)),
+        call_prefix=CALL_PREFIX,
     )
 
 
@@ -189,6 +192,8 @@ def ask_of(request: MessagesRequest, request_id: str, *, tenant: str = "default"
         ),
         stops=tuple(request.stop_sequences or ()),
         wish=replace(ask.wish, prewarm=request.max_tokens == 0),
+        compared_with=request.diagnostics.previous_message_id if request.diagnostics else None,
+        diagnosed=request.diagnostics is not None and request.diagnostics.previous_message_id is not None,
     )
 
 
@@ -242,6 +247,7 @@ def _tool(definition: ToolDefinition, path: str) -> Tool:
         description=definition.description or "",
         parameters=schema,
         strict=bool(definition.strict),
+        path=dotted(path),
     )
 
 

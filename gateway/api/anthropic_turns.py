@@ -24,6 +24,7 @@ from gateway.api.anthropic_blocks import (
     blocks_of,
     check_depth,
 )
+from gateway.api.anthropic_errors import dotted
 from gateway.api.anthropic_marks import Marks
 from gateway.ask import Role, ToolCall, Turn
 from gateway.errors import BadRequest
@@ -43,8 +44,10 @@ class _Words:
     length: int = 0
     breaks: list[int] = field(default_factory=list)
     asked: list[AskedMark] = field(default_factory=list)
+    path: str = ""  # of the message that they begin in
 
     def add(self, text: str, path: str) -> None:
+        self.path = self.path or _message_of(path)
         self.pieces.append(text)
         self.length += len(text)
         if path in self.marks:
@@ -52,7 +55,7 @@ class _Words:
             self.asked.append(self.marks[path])
 
     def turn(self, role: Role) -> Turn:
-        return Turn(role=role, text="".join(self.pieces), breaks=tuple(self.breaks))
+        return Turn(role=role, text="".join(self.pieces), breaks=tuple(self.breaks), path=self.path)
 
 
 class Conversation:
@@ -137,6 +140,7 @@ class Conversation:
         calls: list[ToolCall] = []
         behind_calls: list[AskedMark] = []
         for path, block in blocks:
+            words.path = words.path or _message_of(path)
             match block:
                 case TextBlock(text=text):
                     words.add(text, path)
@@ -154,6 +158,11 @@ class Conversation:
                     raise _misplaced(block, path, "text, thinking and tool_use")
         turn = replace(words.turn("assistant"), thinking="".join(thinking), tool_calls=tuple(calls))
         self._add(turn, [*words.asked, *behind_calls])
+
+
+def _message_of(path: str) -> str:
+    """Return the path of the message, or of the system prompt, that a block is part of."""
+    return "system" if path.startswith("system") else dotted(path).partition(".content")[0]
 
 
 def _texts(content: str | list[TextBlock] | None) -> Iterator[str]:

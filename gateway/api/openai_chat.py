@@ -86,6 +86,9 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     cache_control: CacheControl | None = None  # the end of the last message is marked
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    service_tier: str | None = None
     functions: Any = None
     modalities: list[str] | None = None
 
@@ -137,7 +140,21 @@ def ask_of(request: ChatRequest, request_id: str, *, tenant: str = "default") ->
         tenant=tenant,
         partition=request.prompt_cache_key or "",
         wish=wish,
+        settings=_settings(request),
+        compared_with=request.compared_with,
     )
+
+
+def _settings(request: ChatRequest) -> dict[str, str]:
+    """What a template may ask for beside the conversation."""
+    form = request.response_format
+    named = {
+        "reasoning_effort": request.reasoning_effort,
+        "verbosity": request.verbosity,
+        "service_tier": request.service_tier,
+        "response_format": None if form is None else msgspec.json.encode(form).decode(),
+    }
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _turn(message: ChatMessage, path: str) -> tuple[Turn, list[AskedMark]]:
@@ -162,6 +179,7 @@ def _turn(message: ChatMessage, path: str) -> tuple[Turn, list[AskedMark]]:
         tool_call_id=message.tool_call_id,
         thinking=message.reasoning_content or "",
         breaks=tuple(breaks),
+        path=path,
     )
     return turn, marks
 

@@ -112,6 +112,7 @@ def asks_of(request: CompletionRequest, answer_id: str, *, tenant: str = "defaul
             partition=request.prompt_cache_key or "",
             wish=wish,
             prompt_field="prompt",
+            compared_with=request.compared_with,
         )
         for place, raw in enumerate(_prompts(request.prompt))
     ]

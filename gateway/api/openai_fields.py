@@ -129,6 +129,11 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
         options = self.prompt_cache_options or CacheOptions()
         return Wish(mode=options.mode or "implicit", ttl=options.ttl, marks=tuple(marks), prewarm=bool(options.prewarm))
 
+    @property
+    def compared_with(self) -> str | None:
+        """The answer that the client wants the prompt to be compared with."""
+        return self.prompt_cache_options.comparison_response_id if self.prompt_cache_options else None
+
     def check(self) -> None:
         """Refuse combinations that make no sense. Raises BadRequest."""
         if self.stream_options is not None and not self.stream:

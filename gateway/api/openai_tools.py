@@ -97,6 +97,7 @@ def tools_of(fields: Sequence[FunctionTool]) -> tuple[tuple[Tool, ...], list[Ask
                 parameters=function.parameters or {},
                 strict=bool(function.strict),
                 marked=control is not None,
+                path=path,
             )
         )
     check_unique(tools, "tools[{place}].function.name")

@@ -121,13 +121,13 @@ class _Conversation:
         if item.role != "assistant":
             self._thinking = ""
             role: Literal["system", "user"] = "user" if item.role == "user" else "system"
-            self.turns.append(Turn(role=role, text=text, breaks=breaks))
+            self.turns.append(Turn(role=role, text=text, breaks=breaks, path=path))
         elif self._goes_on() and self.turns[-1].tool_calls:
             turn = self.turns[-1]
             moved = tuple(len(turn.text) + at for at in breaks)
             self.turns[-1] = replace(turn, text=turn.text + text, breaks=turn.breaks + moved)
         else:
-            self.turns.append(Turn(role="assistant", text=text, breaks=breaks, thinking=self._thought()))
+            self.turns.append(Turn(role="assistant", text=text, breaks=breaks, thinking=self._thought(), path=path))
 
     def _call(self, item: Item, path: str) -> None:
         for field in ("call_id", "name"):
@@ -139,14 +139,14 @@ class _Conversation:
         if self._goes_on():
             self.turns[-1] = replace(self.turns[-1], tool_calls=(*self.turns[-1].tool_calls, call))
         else:
-            self.turns.append(Turn(role="assistant", text="", tool_calls=(call,), thinking=self._thought()))
+            self.turns.append(Turn(role="assistant", text="", tool_calls=(call,), thinking=self._thought(), path=path))
 
     def _output(self, item: Item, path: str) -> None:
         if not item.call_id:
             raise _missing(f"{path}.call_id")
         text, breaks = self._text(_content(item.output, f"{path}.output"), f"{path}.output", OUTPUT_PARTS)
         self._thinking = ""
-        self.turns.append(Turn(role="tool", text=text, name=item.name, tool_call_id=item.call_id, breaks=breaks))
+        self.turns.append(Turn(role="tool", text=text, name=item.name, tool_call_id=item.call_id, breaks=breaks, path=path))
 
     def _text(self, content: str | list[Part] | None, path: str, known: frozenset[str]) -> tuple[str, tuple[int, ...]]:
         """Join the parts, note their marks, and return where in the text each marked part ends."""

@@ -165,7 +165,7 @@ def ask_of(request: ResponsesRequest, response_id: str, *, tenant: str = "defaul
     if request.previous_response_id is not None and earlier is None:
         raise previous_not_found(request.previous_response_id)
     if request.instructions:
-        turns = (Turn(role="system", text=request.instructions), *turns)
+        turns = (Turn(role="system", text=request.instructions, path="instructions"), *turns)
     if not turns:
         raise BadRequest("There is nothing to answer: the input is empty.", param="input", code="empty_input")
     options = request.cache
@@ -192,7 +192,22 @@ def ask_of(request: ResponsesRequest, response_id: str, *, tenant: str = "defaul
             prewarm=bool(options.prewarm),
         ),
         prompt_field="input",
+        settings=_settings(request),
+        compared_with=options.comparison_response_id or request.previous_response_id,
+        diagnosed=options.comparison_response_id is not None,
     )
+
+
+def _settings(request: ResponsesRequest) -> dict[str, str]:
+    """What a template may ask for beside the conversation."""
+    reasoning, text = request.reasoning or {}, request.text
+    named = {
+        "reasoning_effort": reasoning.get("effort"),
+        "verbosity": None if text is None else text.verbosity,
+        "service_tier": request.service_tier,
+        "response_format": None if text is None or text.format is None else msgspec.json.encode(text.format).decode(),
+    }
+    return {name: value for name, value in named.items() if isinstance(value, str)}
 
 
 def items_of(request: ResponsesRequest, earlier: Earlier) -> tuple[Item, ...]:
