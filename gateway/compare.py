@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from prefix_store.fingerprints import TOKEN_HASH_BYTES, Answer, Fingerprint, Part, PartKind
+from prefix_store.fingerprints import Answer, Fingerprint, Part, PartKind
 
 Reason = Literal["new", "model", "tools", "system", "messages", "template", "retokenised", "none"]
 
@@ -83,30 +83,34 @@ def _behind(
 ) -> Divergence:
     """Judge what stands where the earlier answer began."""
     part, opening, answer = current.parts[place], earlier.parts[place], earlier.answer
-    came_back = answer is not None and part.kind == "assistant" and part.content == answer.content
+    reason: Reason = "new"
+    lost = part.begin  # end of what the earlier request had and this one writes otherwise
     if part.kind == "opening":
-        reason: Reason = "template"
-    elif came_back and answer is not None and current.rendering == earlier.rendering:
-        reason, offset = _returned(part, opening, answer, hashes, offset)
-    else:
-        reason = "new"
+        reason, lost = "template", part.end
+    elif part.kind == "assistant" and current.rendering == earlier.rendering:
+        came_back = answer is not None and part.content == answer.content
+        if answer is not None and came_back and answer.rendered in hashes:
+            reason, offset = _returned(part, opening, answer, hashes)
+        elif {opening.rendered, part.rendered} <= hashes.keys() and offset < min(_length(opening), _length(part)):
+            reason = "template"
+        lost = part.end if came_back else min(part.begin + _length(opening), part.end)
     token = part.begin + offset
-    until = token if reason == "new" else _reach(current, earlier, place, part.end)
+    until = token if reason == "new" else _reach(current, earlier, place, max(token, lost))
     return Divergence(reason=reason, token=token, until=until, part=part, offset=offset)
 
 
-def _returned(
-    part: Part, opening: Part, answer: Answer, hashes: Mapping[bytes, bytes], in_opening: int
-) -> tuple[Reason, int]:
-    """Judge an answer that came back as history, by the tokens that were generated."""
-    begin = opening.end - opening.begin
-    if part.rendered not in hashes or answer.rendered not in hashes:
-        return "new", in_opening
+def _returned(part: Part, opening: Part, answer: Answer, hashes: Mapping[bytes, bytes]) -> tuple[Reason, int]:
+    """Judge an answer that came back as history, by the opening's and the generated tokens."""
+    if part.rendered not in hashes:
+        return "new", 0
     same = _agreement(part.rendered, answer.rendered, hashes)
-    if same < begin:
+    if same < min(_length(opening), _length(part)):
         return "template", same
-    length = len(hashes[part.rendered]) // TOKEN_HASH_BYTES
-    return ("new" if same >= min(begin + answer.tokens, length) else "retokenised"), same
+    return ("new" if same >= min(_length(opening) + answer.tokens, _length(part)) else "retokenised"), same
+
+
+def _length(part: Part) -> int:
+    return part.end - part.begin
 
 
 def _cut_short(current: Fingerprint, part: Part, offset: int) -> Divergence:

@@ -54,7 +54,7 @@ SAMPLES = [
 
 @pytest.mark.parametrize(("kind", "sample"), SAMPLES, ids=[sample for _, sample in SAMPLES])
 def test_each_character_of_a_sample_is_told_for_what_it_belongs_to(kind: str, sample: str) -> None:
-    """Wherever in a time, a UUID or another such text the place lies, the whole is seen; text and blanks are themselves."""
+    """Wherever in a time, a UUID or the like the place lies, the whole is seen; text and blanks are themselves."""
     before, inside, after = sample.split("|")
     text = before + inside + after
     places = [at for at in range(len(before), len(before + inside)) if kind != "text" or not text[at].isspace()]

@@ -10,7 +10,6 @@ import pytest
 from engine.messages import Keep, KeptMark, Missed, Prefilled
 from gateway.ask import Turn
 from gateway.errors import BadRequest
-from gateway.miss import misses
 from gateway.retention import AskedMark, Wish, plan, report
 from gateway.tally import Tally
 from prefix_store.classes import CLASSES
@@ -102,15 +101,6 @@ def test_what_is_no_duration_is_refused_with_its_path():
     with pytest.raises(BadRequest, match="soon") as refused:
         plan(Wish(marks=(AskedMark("soon", "messages[0].content[1]"),)), (40,), 100, policy(), CLASSES, 16)
     assert refused.value.param == "messages[0].content[1]"
-
-
-def test_misses_carry_wall_clock_times():
-    """What happened is dated; what never was is not."""
-    told = misses((Missed(fate="expired", tokens=32, ago_s=60.0), Missed(fate="never_written", tokens=3)), NOON)
-    assert [(miss.reason, miss.tokens, miss.at) for miss in told] == [
-        ("expired", 32, NOON - timedelta(minutes=1)),
-        ("never_written", 3, None),
-    ]
 
 
 def test_marks_change_no_token_and_end_at_a_token_border(renderer):
