@@ -153,7 +153,8 @@ async def _measured(folder: Path, advance: Advance) -> Result:
 async def _result(backend: Immediate, port: int, advance: Advance) -> Result:
     dice = random.Random(7)
     vocabulary = ["".join(dice.choices("etaoinshrdlu", k=dice.randint(2, 9))) for _ in range(4000)]
-    first, second = [], []
+    first: list[float] = []
+    second: list[float] = []
     tokens = 0
     for round_ in range(ROUNDS):
         text = f"Round {round_}. " + " ".join(dice.choices(vocabulary, k=WORDS))

@@ -24,7 +24,7 @@ from gateway.looks import looks_like
 from gateway.miss import Comparison, Explained, Where, changed_word, explain, misses
 from gateway.prompt import Prompt
 from gateway.recall import Recall
-from prefix_store.fingerprints import Fingerprint, Keyed
+from prefix_store.fingerprints import Fingerprint
 
 log = structlog.get_logger("gateway")
 
@@ -34,26 +34,23 @@ THREAD_TOKENS = 50_000  # longer prompts are hashed in a thread
 class Diagnosis:
     """Compares requests."""
 
-    def __init__(self, recall: Recall, *, secret: bytes, rendering: str) -> None:
-        """Remember in `recall`, under digests keyed with `secret`; `rendering` names tokenizer and template."""
+    def __init__(self, recall: Recall, *, rendering: str) -> None:
+        """Remember in `recall`; `rendering` names tokenizer and template."""
         self._recall = recall
-        self._secret = secret
         self._rendering = rendering
 
     def begin(self, ask: Ask, prompt: Prompt, card: ModelCard, at: datetime) -> Case:
         """Begin to compare. Close the case when the answer is over."""
-        return Case(self._recall, Keyed(self._secret, ask.tenant), ask, prompt, card, self._rendering, at)
+        return Case(self._recall, ask, prompt, card, self._rendering, at)
 
 
 class Case:
     """One request under comparison."""
 
-    def __init__(
-        self, recall: Recall, keyed: Keyed, ask: Ask, prompt: Prompt, card: ModelCard, rendering: str, at: datetime
-    ) -> None:
+    def __init__(self, recall: Recall, ask: Ask, prompt: Prompt, card: ModelCard, rendering: str, at: datetime) -> None:
         """Begin at wall-clock time `at`."""
         self._recall = recall
-        self._keyed = keyed
+        self._keyed = recall.keyed(ask.tenant)
         self._ask = ask if ask.raw is None else replace(ask, turns=(Turn(role="user", text=_raw_text(ask.raw)),))
         self._prompt = prompt
         self._spans = prompt.spans or _raw_spans(len(prompt))
