@@ -82,6 +82,7 @@ def test_every_answer_is_one_that_the_document_tells(case: schemathesis.Case, ur
             schemathesis.checks.content_type_conformance,
             schemathesis.checks.response_headers_conformance,
             schemathesis.checks.response_schema_conformance,
+            schemathesis.checks.unsupported_method,
         ],
     )
 
