@@ -80,9 +80,7 @@ PLAIN: Final[Mapping[str, Schema]] = {
     "responses.InputTokens": _object(object=_only("response.input_tokens"), input_tokens=_COUNT),
     "responses.Deleted": _object(id=_STRING, object=_only("response"), deleted=_only(value=True)),
     "anthropic.InputTokens": _object(input_tokens=_COUNT),
-    "anthropic.Error": _object(
-        type=_only("error"), error=_object(type=_STRING, message=_STRING), request_id=_STRING
-    ),
+    "anthropic.Error": _object(type=_only("error"), error=_object(type=_STRING, message=_STRING), request_id=_STRING),
     "keepwarm.Health": _object(status=_only("ok")),
     "keepwarm.Ready": _object(ready={"type": "boolean"}, model=_STRING, detail=_STRING, restarts=_COUNT, state=_STRING),
     "keepwarm.Document": _object(openapi=_STRING, info={"type": "object"}, paths={"type": "object"}),
@@ -215,8 +213,6 @@ def _version() -> str:
         return version("keepwarm")
     except PackageNotFoundError:  # run from a folder that is not installed
         return "unknown"
-
-
 
 
 def schemas() -> dict[str, Schema]:

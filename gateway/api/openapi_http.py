@@ -23,6 +23,6 @@ def routes_of(app: web.Application) -> tuple[openapi.Route, ...]:
 
 
 def _summary(docstring: str) -> str:
-    """Return what a handler's docstring says of its address: `GET /x: all that is x.` is `All that is x.`"""
+    """Return what a handler's docstring says of its address: all that stands behind `GET /x: ` in its first line."""
     line = docstring.partition("\n")[0].partition(": ")[2]
     return line[:1].upper() + line[1:]

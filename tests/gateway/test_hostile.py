@@ -125,7 +125,9 @@ async def test_deep_tool_schemas_are_refused(gateway: Gateway, path: str, depth:
     if path == CHAT:
         tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": "@"}}
     else:
-        tool = {"name": "f"} | ({"input_schema": "@"} if is_anthropic(path) else {"type": "function", "parameters": "@"})
+        tool = {"name": "f"} | (
+            {"input_schema": "@"} if is_anthropic(path) else {"type": "function", "parameters": "@"}
+        )
     message = await refused(gateway, path, with_json(path, schema, tools=[tool]))
     begin = "tools.0" if is_anthropic(path) else "tools[0]"
     assert message.startswith(begin if named else "The body is nested too deeply.")
@@ -144,7 +146,10 @@ async def test_half_a_surrogate_pair_is_refused(gateway: Gateway, path: str, tex
 @pytest.mark.parametrize("path", EVERY)
 async def test_a_whole_surrogate_pair_is_a_character(gateway: Gateway, path: str) -> None:
     """The same character as two escapes and raw is one prompt."""
-    for text in (json.dumps(body(path, "box \U0001f4e6")), json.dumps(body(path, "box \U0001f4e6"), ensure_ascii=False)):
+    for text in (
+        json.dumps(body(path, "box \U0001f4e6")),
+        json.dumps(body(path, "box \U0001f4e6"), ensure_ascii=False),
+    ):
         response = await gateway.serving.post(path, data=text.encode())
         assert response.status == 200
     assert len({submit.tokens for submit in gateway.backend.submitted}) == (1 if path in ANSWERING else 0)

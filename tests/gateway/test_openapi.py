@@ -19,7 +19,6 @@ from gateway.api import openapi
 from gateway.api.openapi_http import routes_of
 from gateway.app import build_house, build_serving_app
 from gateway.config import Settings
-from gateway.keyring import Keyring
 from gateway.prompt import Renderer
 from prefix_store.sqlite_store import SqliteStore
 from tests.gateway.conftest import Gateway, StartGateway
