@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from tests.gateway.wire import ANSWERING, CHAT, COMPLETIONS, EVERY, MESSAGES, bo
 
 ORIGIN = "https://page.example"
 VERSION = {"anthropic-version": "2023-06-01"}
-PACKED = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress}
+PACKED: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress}
 
 
 async def post(gateway: Gateway, path: str, data: bytes, **headers: str) -> Any:
