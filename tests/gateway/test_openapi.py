@@ -31,8 +31,9 @@ SUMMARIES = tuple((method, path, "An operation.") for method, path in openapi.OP
 def modelled() -> dict[str, Any]:
     """The document, with the model's name for clients to send."""
     document: dict[str, Any] = json.loads(openapi.document(SUMMARIES))
-    for name in ("openai.ChatRequest", "openai.CompletionRequest", "anthropic.MessagesRequest"):
-        document["components"]["schemas"][name]["properties"]["model"] = {"enum": [MODEL]}
+    for operation in openapi.OPERATIONS.values():
+        if operation.request is not None:
+            document["components"]["schemas"][operation.request]["properties"]["model"] = {"enum": [MODEL]}
     return document
 
 
