@@ -91,20 +91,21 @@ WRONG = [
 
 
 @named
-def test_blanks_in_a_call_come_to_an_end(tool_format: ToolFormat) -> None:
-    """Arguments may be laid out over lines, but blanks are bounded, so that a call ends."""
-    grammar = tool_format.grammar(TOOLS, ToolChoice(mode="required"))
-    spelled = tool_format.spell([call("get_weather", city="Rome")])
-    assert accepts(grammar, spelled.replace('{"city"', '{\n' + " " * 31 + '"city"'))
-    assert not accepts(grammar, spelled.replace('{"city"', '{\n' + " " * 32 + '"city"'))
-
-
 def test_a_required_call_obeys_its_schema(tool_format: ToolFormat) -> None:
     """Calls as the convention spells them are accepted if they obey, and nothing else is, free text neither."""
     grammar = tool_format.grammar([WEATHER, TIME], REQUIRED)
     assert [accepts(grammar, tool_format.spell(calls)) for calls in RIGHT] == [True] * len(RIGHT)
     assert [accepts(grammar, tool_format.spell(calls)) for calls in WRONG] == [False] * len(WRONG)
     assert not any(accepts(grammar, text) for text in ("", "No.", "{}", "[]", "No. " + tool_format.spell(RIGHT[0])))
+
+
+@named
+def test_blanks_in_a_call_come_to_an_end(tool_format: ToolFormat) -> None:
+    """Arguments may be laid out over lines, but blanks are bounded, so that a call ends."""
+    grammar = tool_format.grammar([WEATHER, TIME], REQUIRED)
+    spelled = tool_format.spell([call("get_weather", city="Rome")])
+    assert accepts(grammar, spelled.replace('{"city"', "{\n" + " " * 31 + '"city"'))
+    assert not accepts(grammar, spelled.replace('{"city"', "{\n" + " " * 32 + '"city"'))
 
 
 @named
