@@ -7,7 +7,6 @@ import os
 import signal
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
@@ -16,24 +15,7 @@ from openai import AsyncOpenAI, OpenAI
 from tests.e2e.answers import Answers, openai_sdk
 from tests.e2e.conftest import Server, StartServer, is_ready, until
 from tests.e2e.metrics import metric
-
-BLOCK = 16
-
-
-def handbook(name: str) -> str:
-    """Write a long beginning that no other name shares."""
-    return f"Section {name}. The warehouse keeps the cold things cold and the warm things warm. " * 8
-
-
-def messages(text: str, question: str = "Why?") -> Any:
-    """A long beginning and a short question."""
-    return [{"role": "system", "content": text}, {"role": "user", "content": question}]
-
-
-def cached(answer: Any) -> int:
-    """Cached tokens of an answer's or a chunk's usage."""
-    tokens: int = answer.usage.prompt_tokens_details.cached_tokens
-    return tokens
+from tests.e2e.talk import BLOCK, cached, handbook, messages
 
 
 def test_second_turn_is_computed_from_where_the_first_ended(openai_client: OpenAI, server: Server) -> None:
