@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from engine.errors import EngineUnavailable, Overloaded, PromptTooLong, RequestRefused
 from engine.messages import Delta, Keep, ModelCard, Prefilled, Submit
 from gateway.account import Account
-from gateway.answer import ChoiceReader, spelled
+from gateway.answer import ChoiceReader, spelled_prompt
 from gateway.ask import Ask
 from gateway.backends import Backend
 from gateway.confine import confine
@@ -136,7 +136,7 @@ class Exchanges:
         with Fan(self._backend, self._submits(ask, prompt, card, kept.keep, grammar)) as fan:
             async with aclosing(fan.deltas()) as deltas:
                 async for choice, delta in deltas:
-                    told = self._told(ask, account, choice, delta)
+                    told = self._told(ask, prompt, account, choice, delta)
                     early += readers[choice].feed(delta)
                     if readers[choice].over:
                         fan.leave(choice)
@@ -148,14 +148,13 @@ class Exchanges:
                         break
         yield Done(account.facts())
 
-    def _told(self, ask: Ask, account: Account, choice: int, delta: Delta) -> list[Event]:
+    def _told(self, ask: Ask, prompt: Prompt, account: Account, choice: int, delta: Delta) -> list[Event]:
         """Take note of a delta and tell who wants to know. Return `Began` where the prompt's facts stand now."""
         told: list[Event] = []
         if delta.prefilled is not None and not choice:
             self._witness.prefilled(delta.prefilled, prewarm=ask.wish.prewarm)
             self._tally.add(ask.tenant, delta.prefilled, prewarm=ask.wish.prewarm)
-            spelling = self._renderer.spelling
-            logprobs = tuple(None if row is None else spelled(row, spelling) for row in delta.prefilled.logprobs)
+            logprobs = spelled_prompt(delta.prefilled.logprobs, prompt.tokens, self._renderer.spelling)
             told.append(Began(account.prompt(delta.prefilled, self._wall()), logprobs))
         came = account.take(choice, delta, self._clock())
         if came is not None:

@@ -100,6 +100,15 @@ def test_a_required_call_obeys_its_schema(tool_format: ToolFormat) -> None:
 
 
 @named
+def test_blanks_in_a_call_come_to_an_end(tool_format: ToolFormat) -> None:
+    """Arguments may be laid out over lines, but blanks are bounded, so that a call ends."""
+    grammar = tool_format.grammar([WEATHER, TIME], REQUIRED)
+    spelled = tool_format.spell([call("get_weather", city="Rome")])
+    assert accepts(grammar, spelled.replace('{"city"', "{\n" + " " * 31 + '"city"'))
+    assert not accepts(grammar, spelled.replace('{"city"', "{\n" + " " * 32 + '"city"'))
+
+
+@named
 def test_one_call_where_several_may_not_be(tool_format: ToolFormat) -> None:
     """Without parallel calls, one call is accepted and two are not."""
     grammar = tool_format.grammar([WEATHER, TIME], ONE)
