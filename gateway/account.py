@@ -104,7 +104,7 @@ class Account:
             generated=sum(progress.generated for progress in self._choices),
             projected=sum(end.projected for end in finished) if whole else None,
             decode_s=max(map(self._decode_s, self._choices)),
-            first_token_s=min(progress.first_token_s for progress in self._choices),
+            first_token_s=min((one.first_token_s for one in self._choices if one.generated), default=0.0),
         )
 
     def _decode_s(self, progress: _Progress) -> float:

@@ -7,6 +7,7 @@ does not depend on how the engine cut the tokens; a log-probability rides with t
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -139,6 +140,17 @@ def spelled(logprob: TokenLogprob, spelling: TokenSpelling) -> Logprob:
     name, raw = spelling.name_of(logprob.token)
     top = tuple(Logprob(*spelling.name_of(token), value) for token, value in logprob.top)
     return Logprob(name, raw, logprob.logprob, top)
+
+
+def spelled_prompt(
+    logprobs: Sequence[TokenLogprob | None], tokens: bytes, spelling: TokenSpelling
+) -> tuple[Logprob, ...]:
+    """Do the same for a prompt's tokens, little-endian uint32. Nothing tells how likely the first is: not a number."""
+    pairs = zip(logprobs, memoryview(tokens).cast("I"), strict=True) if logprobs else ()
+    return tuple(
+        Logprob(*spelling.name_of(token), math.nan) if logprob is None else spelled(logprob, spelling)
+        for logprob, token in pairs
+    )
 
 
 def _tidy(parts: list[Part]) -> list[Part]:

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from engine.errors import EngineUnavailable
 from gateway.admin.api import add_routes
-from gateway.api import anthropic_http, models_http, openai_http, responses_http
+from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
 from gateway.backends import Backend
@@ -122,6 +122,7 @@ def build_serving_app(house: House) -> web.Application:
     _add_apis(app.router)
     app.router.add_get("/health", health)
     app.router.add_get("/ready", ready)
+    app.router.add_get("/openapi.json", openapi_http.describe)
     return app
 
 

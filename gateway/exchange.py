@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from engine.errors import EngineUnavailable, Overloaded, PromptTooLong, RequestRefused
 from engine.messages import Delta, Keep, ModelCard, Prefilled, Submit
 from gateway.account import Account
-from gateway.answer import ChoiceReader, Transcript, spelled
+from gateway.answer import ChoiceReader, Transcript, spelled_prompt
 from gateway.ask import Ask
 from gateway.backends import Backend
 from gateway.confine import confine
@@ -141,7 +141,7 @@ class Exchanges:
         with closing(case), Fan(self._backend, self._submits(ask, prompt, card, kept.keep, grammar)) as fan:
             async with aclosing(fan.deltas()) as deltas:
                 async for choice, delta in deltas:
-                    told = await self._told(ask, account, case, choice, delta)
+                    told = await self._told(ask, prompt, account, case, choice, delta)
                     parts = readers[choice].feed(delta)
                     early += parts
                     if not choice:
@@ -157,14 +157,15 @@ class Exchanges:
             case.answered(transcript.turn, transcript.tokens)
         yield Done(account.facts())
 
-    async def _told(self, ask: Ask, account: Account, case: Case, choice: int, delta: Delta) -> list[Event]:
+    async def _told(
+        self, ask: Ask, prompt: Prompt, account: Account, case: Case, choice: int, delta: Delta
+    ) -> list[Event]:
         """Take note of a delta and tell who wants to know. Return `Began` where the prompt's facts stand now."""
         told: list[Event] = []
         if delta.prefilled is not None and not choice:
             self._witness.prefilled(delta.prefilled, prewarm=ask.wish.prewarm)
             self._tally.add(ask.tenant, delta.prefilled, prewarm=ask.wish.prewarm)
-            spelling = self._renderer.spelling
-            logprobs = tuple(None if row is None else spelled(row, spelling) for row in delta.prefilled.logprobs)
+            logprobs = spelled_prompt(delta.prefilled.logprobs, prompt.tokens, self._renderer.spelling)
             now = self._wall()
             facts = account.prompt(delta.prefilled, now, await case.explain(delta.prefilled, now))
             told.append(Began(facts, logprobs))

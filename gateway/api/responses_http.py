@@ -28,7 +28,7 @@ RESPONSES: Final = web.AppKey("responses", ResponseStore)
 
 
 async def responses(request: web.Request) -> web.StreamResponse:
-    """POST /v1/responses."""
+    """POST /v1/responses: answer a conversation, and keep the answer for a later one to go on from."""
     body = await body_of(request)
     wanted = await parsed(parse, body)
     store, tenant = request.app[RESPONSES], request[IDENTITY].tenant
