@@ -16,7 +16,7 @@ from openai import OpenAI
 
 from tests.e2e.answers import Answers, anthropic_sdk, openai_sdk
 from tests.e2e.conftest import Server, StartServer
-from tests.e2e.talk import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS, cached, whole_blocks
+from tests.e2e.talk import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS, cached, calls_of, whole_blocks
 from tests.tiny_model import save_tiny_model
 
 TURNS = 20
@@ -98,7 +98,7 @@ def test_a_chat_agent_that_streams_its_own_calls(openai_agent: OpenAI, roomy: Se
         assert cached(answer) >= whole_blocks(before)
         assert answer.usage is not None
         before = answer.usage.prompt_tokens
-        (call,) = answer.choices[0].message.tool_calls or ()
+        (call,) = calls_of(answer.choices[0].message)
         talk += [
             {
                 "role": "assistant",

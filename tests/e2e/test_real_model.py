@@ -11,6 +11,7 @@ import pytest
 from gateway.config import cache_dir, read_settings
 from tests.e2e.answers import Answers, anthropic_sdk, openai_sdk
 from tests.e2e.conftest import Server, StartServer
+from tests.e2e.talk import calls_of
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -25,7 +26,9 @@ WEATHER: Any = {
     "required": ["city", "days", "unit"],
     "additionalProperties": False,
 }
-TOLD = {"description": "Tell the weather."}
+TOLD = {"name": "weather", "description": "Tell the weather."}
+CHAT_TOOLS: Any = [{"type": "function", "function": {**TOLD, "parameters": WEATHER}}]
+ANTHROPIC_TOOLS: Any = [{**TOLD, "input_schema": WEATHER}]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,7 @@ def test_a_forced_call_obeys_its_schema_through_both_apis(real: Server, answers:
         chat = openai_client.chat.completions.create(
             model=real.model,
             messages=QUESTION,
-            tools=[{"type": "function", "function": {"name": "weather", **TOLD, "parameters": WEATHER}}],
+            tools=CHAT_TOOLS,
             tool_choice="required",
             parallel_tool_calls=False,
             max_tokens=200,
@@ -61,14 +64,13 @@ def test_a_forced_call_obeys_its_schema_through_both_apis(real: Server, answers:
         message = anthropic_client.messages.create(
             model=real.model,
             messages=QUESTION,
-            tools=[{"name": "weather", **TOLD, "input_schema": WEATHER}],
+            tools=ANTHROPIC_TOOLS,
             tool_choice={"type": "any", "disable_parallel_tool_use": True},
             max_tokens=200,
             extra_body={"temperature": 0},
         )
-    (called,) = chat.choices[0].message.tool_calls or ()
+    (called,) = calls_of(chat.choices[0].message)
     (block,) = message.content
-    assert called.type == "function"
     assert block.type == "tool_use"
     assert called.function.name == block.name == "weather"
     assert obeys(json.loads(called.function.arguments))
