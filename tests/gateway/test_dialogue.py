@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.messages import Sampling
-from gateway.ask import Ask, OutputForm, Tool, ToolChoice, Turn
+from gateway.api.openai_chat import ask_of, parse
+from gateway.ask import Ask, OutputForm, Tool, ToolCall, ToolChoice, Turn
 from gateway.errors import BadRequest
 from tests.gateway.chats import (
     ASK,
@@ -199,3 +201,62 @@ def test_results_of_a_template_without_them_are_the_users_words() -> None:
         '<turn>user\n<tool_response>\n"Sunny"\n</tool_response>\n<tool_response>\nb: "Sunny"\n</tool_response>\n'
         "And in Oslo?\n</turn>\n<turn>assistant\n"
     )
+
+
+@styles
+def test_parallel_calls_are_written_by_every_template(style: Style) -> None:
+    """Where a template takes one call a turn, each call stands in a turn of its own with its result behind it."""
+    calls = (*TURNS[2].tool_calls, ToolCall(id="call_2", name="get_time", arguments={"zone": "UTC"}))
+    results = (Turn(role="tool", text="Noon", tool_call_id="call_2"), *TURNS[3:])
+    written = text(style.renderer(), replace(ASK, turns=(TURNS[1], replace(TURNS[2], tool_calls=calls), *results)))
+    parts = ['"Rome"', "Sunny", "UTC", "Noon"] if style is LLAMA else ["Rome", "UTC", "Noon", "Sunny"]
+    places = [written.rindex(part) for part in parts]
+    assert places == sorted(places)
+
+
+CALLED: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "add_stock", "arguments": "{}"}}
+EMPTY: list[dict[str, Any]] = [
+    {"content": None, "tool_calls": [CALLED]},
+    {"tool_calls": [CALLED]},
+    {"content": "", "tool_calls": [CALLED]},
+    {"content": [], "tool_calls": [CALLED]},
+    *(
+        {"content": "", "tool_calls": [{**CALLED, "function": {"name": "add_stock", "arguments": arguments}}]}
+        for arguments in ("", "null", " { } ")
+    ),
+]
+
+
+def chat(*messages: dict[str, Any]) -> Ask:
+    """A chat completion's body in our words."""
+    return ask_of(parse(msgspec.json.encode({"model": "m", "messages": messages})), "a")
+
+
+@styles
+def test_absent_null_and_empty_are_the_same(style: Style) -> None:
+    """Content and arguments that are missing, null or empty make one prompt, which says neither None nor null."""
+    renderer = style.renderer()
+    user, result = {"role": "user", "content": "hi"}, {"role": "tool", "tool_call_id": "call_1", "content": "ok"}
+    asks = [chat(user, {"role": "assistant", **fields}, result) for fields in EMPTY]
+    assert [ids(renderer, ask) for ask in asks] == [ids(renderer, asks[0])] * len(asks)
+    written = text(renderer, asks[0])
+    assert "add_stock" in written and "None" not in written and "null" not in written
+
+
+@styles
+def test_parts_are_joined_without_a_joiner(style: Style) -> None:
+    """All parts are written in order, empty ones change nothing, and one string makes the same prompt."""
+    renderer = style.renderer()
+    pieces = ["Rule one. ", "Rule two. ", "", "Go."]
+    forms = ["".join(pieces), [{"type": "text", "text": piece} for piece in pieces]]
+    asks = [
+        chat(
+            {"role": "system", "content": form},
+            {"role": "user", "content": form},
+            {"role": "assistant", "content": form},
+        )
+        for form in forms
+    ]
+    assert ids(renderer, asks[0]) == ids(renderer, asks[1])
+    assert text(renderer, asks[1]).count("Rule one. Rule two. Go.") == 3 - (style is MISTRAL)  # without its system text
+    assert ids(renderer, chat({"role": "user", "content": []})) == ids(renderer, chat({"role": "user", "content": ""}))
