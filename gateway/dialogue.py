@@ -9,7 +9,7 @@ the built-in words are not: they are ours, as the template's are the model's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from gateway.ask import Tool, ToolCall, Turn
@@ -42,6 +42,7 @@ class Dialogue:
         self._named = {role for role in _SPEAKERS if _shows_name(template, role)}
         if self._results:
             self._named.add("tool")
+        self._one_call = self._calls and not _writes_calls(template, form, 2) and _writes_calls(template, form, 1)
 
     def messages(
         self,
@@ -58,6 +59,8 @@ class Dialogue:
         definitions = [shield(self._definition(tool, f"tools[{place}]")) for place, tool in enumerate(tools)]
         marks = [next(signs) if signs and tool.marked else "" for tool in tools]
         messages = [self._message(turn, signs, shield) for turn in turns]
+        if self._one_call:
+            messages = list(_one_by_one(messages))
         if not self._results:
             messages = _results_as_user_text(messages)
         if self._tools:
@@ -109,10 +112,7 @@ class Dialogue:
             return
         message["tool_calls"] = []
         for call, mark in zip(calls, marks, strict=True):
-            arguments: dict[str, Any] | str = call.arguments
-            if mark:
-                arguments = arguments + mark if isinstance(arguments, str) else Signed(arguments, mark)
-            function = {"name": call.name, "arguments": arguments}
+            function = {"name": call.name, "arguments": _signed_last(call.arguments, mark) if mark else call.arguments}
             whole = {"id": call.id, "type": "function", "function": function}
             message["tool_calls"].append(_signed(whole, mark) if mark else whole)
 
@@ -137,16 +137,41 @@ def _signed(whole: dict[str, Any], sign: str) -> dict[str, Any]:
     return Signed({**whole, "function": Signed(function, sign)}, sign)
 
 
+def _signed_last(arguments: dict[str, Any] | str, sign: str) -> dict[str, Any] | str:
+    """Put the sign behind a call's arguments and within, behind the text that comes last: some write only values."""
+    if isinstance(arguments, str):
+        return arguments + sign
+    signed = dict(arguments)
+    last = next(reversed(signed), None)
+    if last is not None and isinstance(signed[last], str):
+        signed[last] += sign
+    return Signed(signed, sign)
+
+
+def _writes_calls(template: ChatTemplate, form: ToolFormat, count: int) -> bool:
+    """Whether a template writes a turn with so many calls, found out by letting it."""
+    ids = [form.call_id(f"{_PROBE}-{number}") for number in range(count)]
+    function = {"name": "f", "arguments": {}}
+    calls = [{"id": call_id, "type": "function", "function": function} for call_id in ids]
+    results = [{"role": "tool", "content": "b", "tool_call_id": call_id} for call_id in ids]
+    called = {"role": "assistant", "content": "", "tool_calls": calls}
+    return _render_of(template, [{"role": "user", "content": "a"}, called, *results]) is not None
+
+
 def _shows_name(template: ChatTemplate, role: str) -> bool:
     """Whether a template writes the name of who speaks, found out by letting it write one."""
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    turns = [{"role": said, "content": said} for said in ("user", "assistant", "user")]
     place = {"system": 0, "user": 0, "assistant": 1}[role]
     turns = [{"role": "system", "content": "d"}, *turns] if role == "system" else turns
     turns[place] = {**turns[place], "name": _PROBE}
+    return _PROBE in (_render_of(template, turns) or "")
+
+
+def _render_of(template: ChatTemplate, messages: Sequence[dict[str, Any]]) -> str | None:
     try:
-        return _PROBE in template.render(turns)
+        return template.render(messages)
     except BadRequest:
-        return False
+        return None
 
 
 def _spelled(calls: Sequence[ToolCall], marks: Sequence[str], spell: Callable[[Sequence[ToolCall]], str]) -> str:
@@ -157,6 +182,26 @@ def _spelled(calls: Sequence[ToolCall], marks: Sequence[str], spell: Callable[[S
             at = agreement(text, spell(calls[: place + 1]))
             text = text[:at] + mark + text[at:]
     return text
+
+
+def _one_by_one(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Write a turn of several calls as turns of one call, each with its result behind it."""
+    left = list(messages)
+    while left:
+        message = left.pop(0)
+        calls = message.get("tool_calls", ())
+        if len(calls) < 2:  # noqa: PLR2004 - several
+            yield message
+            continue
+        results = list(takewhile(lambda one: one["role"] == "tool", left))
+        del left[: len(results)]
+        for call in calls:
+            yield {**message, "tool_calls": [call]}
+            message = {"role": "assistant", "content": ""}
+            own = [result for result in results if result.get("tool_call_id") == call["id"]]
+            yield from own
+            results = [result for result in results if result not in own]
+        yield from results
 
 
 def _results_as_user_text(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ class Encoder:
             if plain:
                 encoded = self.encode_text(plain, at_start=not ids)
                 ids += encoded.ids
-                ends += [kept[cut + end - 1] + 1 for end in encoded.ends]
+                ends += [kept[cut + max(end, 1) - 1] + 1 for end in encoded.ends]  # a blank put first has no place
             if control is not None:
                 ids.append(control[0])
                 ends.append(begin + len(piece) + len(control[1].content))

@@ -31,7 +31,7 @@ class Fan:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for task in self._asked.values():
-            _forget(task)
+            task.cancel()
         for ticket in self._tickets:
             ticket.close()
 
@@ -39,7 +39,7 @@ class Fan:
         """Want no more of one choice."""
         task = self._asked.pop(choice, None)
         if task is not None:
-            _forget(task)
+            task.cancel()
         self._tickets[choice].close()
 
     async def deltas(self) -> AsyncGenerator[tuple[int, Delta]]:
@@ -77,9 +77,3 @@ async def _next(source: AsyncIterator[Delta]) -> Delta:
     async for delta in source:
         return delta
     raise EngineUnavailable("The engine ended the answer without a last word.")
-
-
-def _forget(task: asyncio.Task[Delta]) -> None:
-    """Want a task's delta no more, nor hear that it failed."""
-    if not task.cancel() and not task.cancelled():
-        task.exception()

@@ -58,9 +58,18 @@ def check(grammar: str, *, param: str) -> str:
     return grammar
 
 
-def either(first: str, second: str) -> str:
-    """Return the grammar of an answer that obeys one of two grammars."""
-    named = [_named(first, "first"), _named(second, "second")]
+def either(form: str, calls: str) -> str:
+    """Return the grammar of an answer that obeys one of two grammars: that of a form, or that of calls, which is Lark.
+
+    A form that is JSON is written into the calls' grammar: llguidance reads the lexemes of one grammar side by side,
+    but having begun one of two grammars' longer lexemes it does not come back to the shorter one.
+    """
+    if form.lstrip().startswith("{"):
+        (part,) = json.loads(form)["grammars"]
+        if part.get("json_schema") is not None:
+            rules = calls.replace("start:", "called:", 1)
+            return f"start: formed | called\nformed: %json {json.dumps(part['json_schema'])}\n{rules}"
+    named = [_named(form, "first"), _named(calls, "second")]
     return json.dumps({"grammars": [{"lark_grammar": "start: @first | @second"}, *named]})
 
 

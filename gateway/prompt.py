@@ -242,23 +242,26 @@ class Renderer:
         return self._all_placed(conversation, text, found)
 
     def _all_placed(self, conversation: _Conversation, text: str, found: Sequence[int | None]) -> list[int]:
-        """Place the marks whose sign the template did not write.
-
-        A tool's stands where the prompt would go on otherwise with one more tool, any other where the one before does.
-        """
-        marked = [place for place, tool in enumerate(conversation.tools) if tool.marked]
-        number = conversation.marks - len(found)  # of the mark, of all
+        """Place the marks whose sign the template did not write: a call's or a text's where the one before stands."""
+        tools = [place for place, tool in enumerate(conversation.tools) if tool.marked]
+        number = conversation.marks - len(found)  # of the mark among all
         placed = [0]
         for place in found:
-            if place is None and number < len(marked):
-                at = marked[number]
-                more = replace(conversation.tools[at], name=conversation.end, marked=False)
-                tools = (*conversation.tools[: at + 1], more, *conversation.tools[at + 1 :])
-                placed.append(agreement(text, self._text(replace(conversation, tools=tools))))
+            if place is not None:
+                placed.append(place)
+            elif number < len(tools):
+                placed.append(self._end_of_tool(conversation, text, tools[number]))
             else:
-                placed.append(placed[-1] if place is None else place)
+                placed.append(placed[-1])
             number += 1
         return placed[1:]
+
+    def _end_of_tool(self, conversation: _Conversation, text: str, place: int) -> int:
+        """Find up to where the prompt would be the same if no tool followed, or for the last one if another did."""
+        tools = tuple(conversation.tools[: place + 1])
+        if len(tools) == len(conversation.tools):
+            tools += (replace(tools[-1], name=conversation.end),)
+        return agreement(text, self._text(replace(conversation, tools=tools)))
 
     def _shielded(self, stand_ins: StandIns | None, value: Any) -> Any:
         """Wrap what spells a control token, in every string of a value."""

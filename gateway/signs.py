@@ -75,15 +75,16 @@ def places(signed: str, clean: str, signs: str) -> list[int | None] | None:
 def place_alone(signed: str, clean: str, sign: str) -> int | None:
     """Return where in `clean` the only sign stands, None if it was not written.
 
-    Not beyond where the renderings begin to differ, and not within what is the same behind the sign: a template may
-    strip blanks from the end of a text, which the sign keeps it from.
+    Not beyond where the renderings begin to differ, and not within blanks that come behind the sign: a template may
+    strip them from the end of a text, which the sign keeps it from.
     """
     before, found, after = signed.rpartition(sign)
     if not found:
         return None
     before = before.replace(sign, "")
     agreed = agreement(clean, before)
-    return min(agreed, len(clean) - len(after)) if clean.endswith(after) else agreed
+    begin = len(clean) - len(after)
+    return begin if clean.endswith(after) and clean[begin:agreed].isspace() else agreed
 
 
 def agreement(one: str, other: str) -> int:

@@ -49,8 +49,9 @@ def objects(tools: Sequence[Tool], choice: ToolChoice, key: str) -> str:
     """Write the rules `call` and `call_0` …: each call is an object of a name and, under `key`, arguments."""
     rules = ["call: " + " | ".join(f"call_{index}" for index in range(len(tools)))]
     for index, tool in enumerate(tools):
-        head = f'{{"name": {literal(tool.name)}, "{key}": '
-        rules.append(f"call_{index}: {literal(head)} {arguments(tool, choice)} {literal('}')}")
+        head = ("{", '"name"', ":", " ", literal(tool.name), ",", " ", f'"{key}"', ":", " ")
+        spelled = " ".join(map(literal, head))  # in JSON's own lexemes, so that other JSON may stand beside a call
+        rules.append(f"call_{index}: {spelled} {arguments(tool, choice)} {literal('}')}")
     return "\n".join(rules)
 
 

@@ -55,8 +55,13 @@ def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """Start servers and wait until they are ready; all end with the run."""
     processes: list[subprocess.Popen[bytes]] = []
 
-    def start(*flags: str, home: Path | None = None, model: Path | None = None, **environ: str) -> Server:
-        model = model or tiny_model
+    def start(
+        *flags: str,
+        home: Path | None = None,
+        model: Path | str = tiny_model,
+        patience_s: float = PATIENCE_S,
+        **environ: str,
+    ) -> Server:
         home = home or tmp_path_factory.mktemp("home")
         port, admin_port = free_port(), free_port()
         ports = ("--port", str(port), "--admin-port", str(admin_port))
@@ -66,8 +71,8 @@ def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         with log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         processes.append(process)
-        server = Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", model.name, process)
-        until(lambda: is_ready(server) or process.poll() is not None)
+        server = Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", Path(model).name, process)
+        until(lambda: is_ready(server) or process.poll() is not None, patience_s)
         assert process.poll() is None, (home / "server.log").read_text()
         return server
 
@@ -130,9 +135,9 @@ def is_ready(server: Server) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Wait for another process: it tells us nothing, so it is asked again and again."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(POLL_S)

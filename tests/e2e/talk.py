@@ -36,6 +36,11 @@ def cached(answer: Any) -> int:
     return tokens
 
 
+def calls_of(message: Any) -> list[Any]:
+    """The tool calls of a chat message."""
+    return list(message.tool_calls or ())
+
+
 def extension(answer: Any) -> Any:
     """The `keepwarm` object of an answer."""
     return answer.model_extra["keepwarm"]

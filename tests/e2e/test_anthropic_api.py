@@ -26,6 +26,11 @@ def text_of(message: Any) -> str:
     return "".join(block.text for block in message.content if block.type == "text")
 
 
+def calls_of(message: Any) -> list[Any]:
+    """Name and input of each call of an answer."""
+    return [(block.name, block.input) for block in message.content if block.type == "tool_use"]
+
+
 def totals(message: Any) -> tuple[int, int]:
     """Tokens of the prompt, whoever paid for them, and of the answer."""
     usage = message.usage
@@ -97,7 +102,7 @@ def test_streamed_call_is_the_whole_answers(anthropic_client: Anthropic, server:
     whole = anthropic_client.messages.create(**asked)
     with anthropic_client.messages.stream(**asked) as stream:
         final = stream.get_final_message()
-    calls = [[(block.name, block.input) for block in one.content if block.type == "tool_use"] for one in (whole, final)]
+    calls = [calls_of(message) for message in (whole, final)]
     assert calls[0] == calls[1]
     assert len(calls[0]) == 1
     assert final.stop_reason == "tool_use"

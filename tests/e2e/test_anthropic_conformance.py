@@ -12,7 +12,8 @@ from anthropic import Anthropic, AsyncAnthropic
 from tests.e2e.conftest import Server
 from tests.e2e.talk import ANTHROPIC_TOOLS, BLOCK, extension, handbook, whole_blocks
 
-SHORT, LONG = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
+SHORT: Any = {"type": "ephemeral"}
+LONG: Any = {"type": "ephemeral", "ttl": "1h"}
 
 
 def text(words: str, mark: Any = None) -> dict[str, Any]:

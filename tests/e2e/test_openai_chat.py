@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tests.e2e.answers import Answers
 from tests.e2e.conftest import Server
-from tests.e2e.talk import CHAT_TOOLS, cached, extension, handbook, messages, whole_blocks
+from tests.e2e.talk import CHAT_TOOLS, cached, calls_of, extension, handbook, messages, whole_blocks
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 6}
 
@@ -29,9 +29,9 @@ class Berth(BaseModel):
 
 def prompt_tokens(client: OpenAI, model: str, turns: Any, **fields: Any) -> int:
     """Size of a prompt as an answer tells it."""
-    usage = client.chat.completions.create(model=model, messages=turns, **GREEDY, **fields).usage
-    assert usage is not None
-    return usage.prompt_tokens
+    answer: Any = client.chat.completions.create(model=model, messages=turns, **GREEDY, **fields)
+    tokens: int = answer.usage.prompt_tokens
+    return tokens
 
 
 def test_parts_are_the_same_prompt_as_their_text(openai_client: OpenAI, server: Server, answers: Answers):
@@ -74,8 +74,7 @@ def test_forced_calls_are_read_by_the_sdk(openai_client: OpenAI, server: Server,
     (only,) = answer.choices
     assert only.finish_reason == "tool_calls"
     assert only.message.content is None
-    (called,) = only.message.tool_calls or ()
-    assert called.type == "function"
+    (called,) = calls_of(only.message)
     assert called.function.name in names
     assert sorted(json.loads(called.function.arguments)) in (["depth", "side"], ["hours"])
 
@@ -94,8 +93,7 @@ def test_streamed_calls_are_the_whole_answers(openai_client: OpenAI, server: Ser
     whole = openai_client.chat.completions.create(**ask)
     with openai_client.chat.completions.stream(**ask, stream_options={"include_usage": True}) as stream:
         final = stream.get_final_completion()
-    (one,), (other,) = whole.choices[0].message.tool_calls or (), final.choices[0].message.tool_calls or ()
-    assert one.type == other.type == "function"
+    (one,), (other,) = calls_of(whole.choices[0].message), calls_of(final.choices[0].message)
     assert (one.function.name, one.function.arguments) == (other.function.name, other.function.arguments)
     assert final.choices[0].finish_reason == "tool_calls"
     assert final.usage is not None
@@ -108,7 +106,7 @@ def test_call_and_result_come_back_as_history(openai_client: OpenAI, server: Ser
     ask: Any = {"model": server.model, "tools": CHAT_TOOLS, "max_tokens": 400, "temperature": 0}
     talk = messages("Round trip.", "Where?")
     first = openai_client.chat.completions.create(**ask, messages=talk, tool_choice="required")
-    calls = first.choices[0].message.tool_calls or ()
+    calls = calls_of(first.choices[0].message)
     talk = [*talk, first.choices[0].message.model_dump(exclude_none=True)]
     talk += [{"role": "tool", "tool_call_id": call.id, "content": "Clear."} for call in calls]
     second = openai_client.chat.completions.create(**ask, messages=talk, tool_choice="none")
@@ -234,14 +232,14 @@ def test_bias_and_penalties_change_the_draw(openai_client: OpenAI, server: Serve
     assert len(text) == 12
     assert len(set(text)) == 1
     held = openai_client.chat.completions.create(
-        **ask, logit_bias={"70": 3, "71": 2.9}, frequency_penalty=2, presence_penalty=2
+        **ask, logit_bias={"70": 3, "71": 2}, frequency_penalty=2, presence_penalty=2
     )
-    free = openai_client.chat.completions.create(**ask, logit_bias={"70": 3, "71": 2.9})
+    free = openai_client.chat.completions.create(**ask, logit_bias={"70": 3, "71": 2})
     assert held.choices[0].message.content != free.choices[0].message.content
 
 
-def test_no_token_is_asked_for_twice_by_parts_of_the_extension(openai_client: OpenAI, server: Server):
-    """The extension's cost is the answer's: what was done is what was not read plus what was fed back."""
+def test_the_extension_tells_what_was_computed(openai_client: OpenAI, server: Server):
+    """Projections done are the prompt tokens that were not read, and the generated ones that were fed back."""
     answer = openai_client.chat.completions.create(model=server.model, messages=messages("Cost."), **GREEDY)
     assert answer.usage is not None
     computed, generated = answer.usage.prompt_tokens - cached(answer), answer.usage.completion_tokens

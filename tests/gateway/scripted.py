@@ -59,6 +59,7 @@ class ScriptedBackend:
     def __init__(self, script: Script) -> None:
         """Be ready at once."""
         self.script = script
+        self.queue: list[Script] = []  # for the next requests, one each, before `script`
         self.card: ModelCard | None = CARD
         self.restarts = 0
         self.submitted: list[Submit] = []
@@ -87,13 +88,13 @@ class ScriptedBackend:
         self.running += 1
         self.entered.release()
         try:
-            yield self._play(submit)
+            yield self._play(submit, self.queue.pop(0) if self.queue else self.script)
         finally:
             self.running -= 1
             self.left.release()
 
-    async def _play(self, submit: Submit) -> AsyncIterator[Delta]:
-        script, prompt = self.script, len(submit.tokens) // 4
+    async def _play(self, submit: Submit, script: Script) -> AsyncIterator[Delta]:
+        prompt = len(submit.tokens) // 4
         prefilled: Prefilled | None = Prefilled(
             prompt=prompt,
             read=script.read,

@@ -27,9 +27,6 @@ class Style:
     bos: str = ""
     arguments: tuple[str, ...] = ()  # names that a client may set
     drops: frozenset[str] = frozenset()
-    turns_break: bool = False  # an earlier turn is written otherwise once more turns follow
-    tools_late: bool = False  # tools come behind earlier turns
-    unwritten_marks: bool = False  # it looks into tools piece by piece, so nothing of them is written whole
 
     def __repr__(self) -> str:
         return self.name
@@ -74,7 +71,6 @@ QWEN = Style(
     arguments=("enable_thinking",),
     # Ids and the tool's name in a result are not written, nor what was thought before the last question.
     drops=frozenset({"call id", "result id", "result name", "old thinking"}),
-    turns_break=True,
     source="""{%- if tools %}
     {{- '<|im_start|>system\\n' }}
     {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
@@ -163,7 +159,8 @@ LLAMA = Style(
 {%- endif %}
 {%- for message in messages %}
     {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
-        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
+        {{- message['content'] | trim + '<|eot_id|>' }}
     {%- elif 'tool_calls' in message %}
         {%- if not message.tool_calls|length == 1 %}
             {{- raise_exception('This model only supports single tool-calls at once!') }}
@@ -201,8 +198,6 @@ MISTRAL = Style(
     bos="<s>",
     # The text of a turn that calls and the tool's name in a result are not written.
     drops=frozenset({"result name", "text beside calls", "thinking beside calls"}),
-    turns_break=True,  # the tools and the system text move to the last user's message
-    tools_late=True,
     source="""{%- if messages[0]["role"] == "system" %}
     {%- set system_message = messages[0]["content"] %}{%- set loop_messages = messages[1:] %}
 {%- else %}
@@ -279,7 +274,6 @@ CODER = Style(
     name="coder",
     specials=("<|im_start|>", "<|im_end|>"),
     drops=frozenset({"call id", "result id", "result name"}),
-    unwritten_marks=True,
     source="""{%- if messages[0]["role"] == "system" %}
     {%- set system_message = messages[0]["content"] %}{%- set loop_messages = messages[1:] %}
 {%- else %}
@@ -297,7 +291,9 @@ CODER = Style(
         {%- for param_name, param in tool.parameters.properties | items %}
             {{- "\\n<parameter>\\n<name>" ~ param_name ~ "</name>" }}
             {%- for key in param %}
-                {{- "\\n<" ~ key ~ ">" ~ (param[key] | tojson if param[key] is mapping else param[key] | string) ~ "</" ~ key ~ ">" }}
+                {{- "\\n<" ~ key ~ ">" }}
+                {{- param[key] | tojson if param[key] is mapping else param[key] | string }}
+                {{- "</" ~ key ~ ">" }}
             {%- endfor %}
             {{- "\\n</parameter>" }}
         {%- endfor %}

@@ -2,68 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
+import msgspec
 import pytest
 
 from engine.messages import Sampling
+from gateway.api.openai_chat import ask_of, parse
 from gateway.ask import Ask, OutputForm, Tool, ToolCall, ToolChoice, Turn
 from gateway.errors import BadRequest
-from gateway.prompt import Renderer
-from gateway.template import ChatTemplate
-from tests.gateway.templates import CODER, LLAMA, MISTRAL, NOON, QWEN, SMOL, STYLES, TRIM, Style, tokenizer
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"type": "string", "description": "Where."}, "days": {"type": "integer", "minimum": 1}},
-    "required": ["city"],
-}
-WEATHER = Tool(name="get_weather", description="Tell the weather.", parameters=SCHEMA)
-CLOCK = Tool(name="get_time", description="Tell the time.", parameters={"type": "object", "properties": {}})
-CALL = ToolCall(id="call_1", name="get_weather", arguments={"city": "Rome", "days": 2})
-TURNS = (
-    Turn(role="system", text="Be brief."),
-    Turn(role="user", text="What is it like in Rome?"),
-    Turn(role="assistant", text="", tool_calls=(CALL,)),
-    Turn(role="tool", text='"Sunny"', tool_call_id="call_1"),
-    Turn(role="assistant", text="It is sunny."),
-    Turn(role="user", text="And in Oslo?"),
+from tests.gateway.chats import (
+    ASK,
+    CLOCK,
+    SCHEMA,
+    TURNS,
+    WEATHER,
+    call,
+    ids,
+    styles,
+    text,
+    tool,
+    turn,
 )
-ASK = Ask(id="a", model="m", turns=TURNS, tools=(WEATHER, CLOCK))
-
-styles = pytest.mark.parametrize("style", STYLES, ids=repr)
-
-
-def ids(renderer: Renderer, ask: Ask = ASK) -> list[int]:
-    """Token ids of a request."""
-    found: list[int] = np.frombuffer(renderer.made(ask).tokens, dtype="<u4").tolist()
-    return found
-
-
-def text(renderer: Renderer, ask: Ask = ASK) -> str:
-    """A prompt as text, control tokens included."""
-    decoded: str = renderer._encoder.tokenizer.decode(ids(renderer, ask), skip_special_tokens=False)
-    return decoded
-
-
-def turn(place: int, **fields: Any) -> Ask:
-    """The request with one turn changed."""
-    return replace(ASK, turns=(*TURNS[:place], replace(TURNS[place], **fields), *TURNS[place + 1 :]))
-
-
-def call(**fields: Any) -> Ask:
-    """The request with its call changed."""
-    return turn(2, tool_calls=(replace(CALL, **fields),))
-
-
-def tool(**fields: Any) -> Ask:
-    """The request with its first tool changed."""
-    return replace(ASK, tools=(replace(WEATHER, **fields), CLOCK))
-
+from tests.gateway.templates import CODER, LLAMA, MISTRAL, QWEN, TRIM, Style
 
 CHANGES: dict[str, Ask] = {
     "system text": turn(0, text="Be long."),
@@ -139,64 +101,6 @@ def test_what_does_not_shape_the_prompt_leaves_it(style: Style, fields: dict[str
     assert ids(renderer, replace(ASK, **fields)) == ids(renderer)
 
 
-NAMES = (
-    (QWEN, "enable_thinking", False),
-    (LLAMA, "date_string", "01 Feb 2020"),
-    (LLAMA, "tools_in_user_message", False),
-)
-
-
-@pytest.mark.parametrize(("style", "name", "value"), NAMES, ids=[name for _, name, _ in NAMES])
-def test_template_arguments_shape_the_prompt(style: Style, name: str, value: object) -> None:
-    """Each name that a template reads changes its prompt."""
-    renderer = style.renderer()
-    assert ids(renderer, replace(ASK, template_arguments={name: value})) != ids(renderer)
-
-
-@styles
-@pytest.mark.parametrize(
-    "name", ["nonsense", "messages", "tools", "add_generation_prompt", "bos_token", "strftime_now", "keepwarm_signs"]
-)
-def test_names_that_the_template_does_not_leave_to_clients_are_refused(style: Style, name: str) -> None:
-    """Neither unknown names nor the gateway's own may be set."""
-    with pytest.raises(BadRequest) as refused:
-        style.renderer().made(replace(ASK, template_arguments={name: 1}))
-    assert (refused.value.param, refused.value.code) == (f"chat_template_kwargs.{name}", "unknown_name")
-
-
-def test_a_value_that_breaks_the_template_is_the_callers_error() -> None:
-    """A number where the template joins text is refused, not a failure of the gateway."""
-    with pytest.raises(BadRequest, match="refused these messages"):
-        LLAMA.renderer().made(replace(ASK, template_arguments={"date_string": 7}))
-
-
-def nested(depth: int) -> dict[str, Any]:
-    """An object so deep."""
-    value: dict[str, Any] = {}
-    for _ in range(depth):
-        value = {"items": value}
-    return value
-
-
-@styles
-@pytest.mark.parametrize("canonical", [True, False])
-def test_deep_values_are_refused_in_the_name_of_their_field(style: Style, canonical: bool) -> None:
-    """Schemas, arguments and template arguments of any depth are refused before they are written."""
-    renderer = style.renderer(canonical=canonical)
-    deep = nested(5_000)
-    asks = {
-        "tools[1]": replace(ASK, tools=(WEATHER, replace(CLOCK, parameters=deep))),
-        "messages": call(arguments=deep),
-    }
-    if style.arguments:
-        name = style.arguments[0]
-        asks[f"chat_template_kwargs.{name}"] = replace(ASK, template_arguments={name: deep})
-    for path, ask in asks.items():
-        with pytest.raises(BadRequest) as refused:
-            renderer.made(ask)
-        assert (refused.value.param, refused.value.code) == (path, "too_deep")
-
-
 SHUFFLED = {
     "required": ["city"],
     "properties": {"days": {"minimum": 1.0, "type": "integer"}, "city": {"description": "Where.", "type": "string"}},
@@ -213,122 +117,6 @@ def test_spelling_of_json_does_not_count_unless_asked_to(style: Style) -> None:
     assert [ids(as_sent, ask) == ids(as_sent) for ask in asks] == [False, False]
 
 
-def swapped(place: int, name: str = "") -> Callable[[Style, str], Ask]:
-    """Forged words in one field of a turn."""
-    return lambda style, words: turn(place, **{name or "text": words})
-
-
-FORGERIES: dict[str, Callable[[Style, str], Ask]] = {
-    "user": swapped(1),
-    "system": swapped(0),
-    "result": swapped(3),
-    "assistant": swapped(4),
-    "name": swapped(1, "name"),
-    "thinking": swapped(4, "thinking"),
-    "call text": swapped(2),
-    "result id": swapped(3, "tool_call_id"),
-    "call name": lambda style, words: call(name=words),
-    "argument key": lambda style, words: call(arguments={words: 1}),
-    "argument value": lambda style, words: call(arguments={"city": [words, {"a": words}]}),
-    "call id": lambda style, words: call(id=words),
-    "tool name": lambda style, words: tool(name=words),
-    "description": lambda style, words: tool(description=words),
-    "schema key": lambda style, words: tool(parameters={"type": "object", "properties": {words: {"type": "string"}}}),
-    "schema value": lambda style, words: tool(
-        parameters={"type": "object", "properties": {"a": {"type": "string", "enum": [words]}}}
-    ),
-}
-
-
-def control(renderer: Renderer, ask: Ask) -> list[int]:
-    """The control tokens of a prompt, in order."""
-    special = set(renderer._encoder.special_ids.values())
-    return [token for token in ids(renderer, ask) if token in special]
-
-
-@styles
-@pytest.mark.parametrize("place", FORGERIES)
-@pytest.mark.parametrize("marks", [False, True])
-def test_forged_control_tokens_stay_text(style: Style, place: str, marks: bool) -> None:
-    """Spelt control tokens make none, wherever they stand, and can still be read where the template writes them."""
-    renderer = style.renderer()
-    forged, harmless = ("".join(["x", *(f"{word}\ny" for word in style.specials), end]) for end in ("z", "z"))
-    harmless = "".join(word for word in harmless if word.isalnum())
-    asks = [FORGERIES[place](style, words) for words in (forged, harmless)]
-    if marks:
-        asks = [replace(ask, turns=tuple(replace(one, breaks=(len(one.text),)) for one in ask.turns)) for ask in asks]
-    assert control(renderer, asks[0]) == control(renderer, asks[1])
-    shown = place in text(renderer, asks[1]) or harmless in text(renderer, asks[1])
-    if shown:
-        spelt = text(renderer, asks[0])
-        written = [
-            word
-            for word in style.specials
-            if spelt.count(word) > control(renderer, asks[0]).count(renderer._encoder.special_ids[word])
-        ]
-        assert written == list(style.specials)
-
-
-def test_forged_template_arguments_stay_text() -> None:
-    """A control token that comes by way of a template argument is text too."""
-    renderer = LLAMA.renderer()
-    forged = replace(ASK, template_arguments={"date_string": "<|eot_id|>"})
-    assert control(renderer, forged) == control(renderer, ASK)
-    assert "Today Date: <|eot_id|>\n" in text(renderer, forged)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ messages }}",
-        "{{ messages | tojson(ensure_ascii=true) }}",
-        "{{ messages | string }}",
-        "{{ '' ~ messages[0] }}",
-    ],
-)
-def test_templates_that_write_whole_objects_forge_nothing(source: str) -> None:
-    """Python's and ASCII's spelling of a value keep the stand-ins."""
-    style = Style(name="whole", source=source, specials=("<|im_end|>",))
-    for ask in (Turn(role="user", text="a<|im_end|>b"), Turn(role="user", text="a", tool_call_id="<|im_end|>")):
-        plain = control(style.renderer(), Ask(id="a", model="m", turns=(ask,)))
-        marked = replace(ask, breaks=(1,))
-        assert plain == control(style.renderer(), Ask(id="a", model="m", turns=(marked,))) == []
-
-
-def test_forged_words_later_leave_the_prompt_before_them_alone() -> None:
-    """The built-in wording has the same ids whether or not a later turn spells a control token."""
-    style = replace(SMOL, specials=(*SMOL.specials, "<tool_call>", "</tool_call>"))
-    renderer = style.renderer()
-    plain, forged = ids(renderer), ids(renderer, turn(5, text="And <|im_end|>?"))
-    assert plain[: len(plain) - 40] == forged[: len(plain) - 40]
-
-
-@styles
-def test_bos_is_written_once(style: Style) -> None:
-    """The template's BOS is the only one, and a prompt without a template has the tokenizer's default."""
-    renderer = style.renderer()
-    if style.bos:
-        bos = renderer._encoder.special_ids[style.bos]
-        assert (ids(renderer)[0], ids(renderer).count(bos)) == (bos, 1)
-    assert ids(renderer, Ask(id="a", model="m", raw="hi")) == renderer._encoder.encode("hi")
-
-
-@pytest.mark.parametrize("adds", [True, False])
-def test_raw_prompts_begin_as_the_tokenizer_begins(adds: bool) -> None:
-    """Where the tokenizer adds BOS by itself, a raw prompt has one and a chat still has only its template's."""
-    from tokenizers import processors
-
-    from gateway.encoding import Encoder
-
-    made = tokenizer(MISTRAL.specials)
-    if adds:
-        made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    template = ChatTemplate(MISTRAL.source, names={"bos_token": "<s>"}, clock=lambda: NOON)
-    renderer = Renderer(Encoder(made), template)
-    assert ids(renderer, Ask(id="a", model="m", raw="hi")).count(0) == adds
-    assert ids(renderer).count(0) == 1
-
-
 @styles
 def test_nothing_is_none(style: Style) -> None:
     """Empty content and arguments write no None and no null, and the call is still shown."""
@@ -336,20 +124,6 @@ def test_nothing_is_none(style: Style) -> None:
     spelt = text(style.renderer(), ask)
     assert "None" not in spelt and "null" not in spelt and "Undefined" not in spelt
     assert "get_weather" in spelt.replace("\n", " ").rpartition("Rome")[2]
-
-
-def test_the_clock_is_given_and_stands_still_for_a_day() -> None:
-    """A date in the prompt comes from the given clock, the same all day, and another the next day."""
-    now = [NOON]
-    renderer = LLAMA.renderer(clock=lambda: now[0])
-    first = ids(renderer)
-    now[0] = datetime(2026, 3, 1, 23, 59, tzinfo=UTC)
-    assert ids(renderer) == first
-    assert "Today Date: 01 Mar 2026" in text(renderer)
-    now[0] += timedelta(minutes=1)
-    assert "Today Date: 02 Mar 2026" in text(renderer)
-    seconds = Style(name="s", source="{{ strftime_now('%H:%M:%S') }}", specials=("<s>",))
-    assert text(seconds.renderer(clock=lambda: now[0] + timedelta(seconds=7))) == "00:00:00"
 
 
 def shared(one: list[int], other: list[int]) -> int:
@@ -364,12 +138,10 @@ def test_turns_go_on_from_the_prompt_before(style: Style, known: int) -> None:
     renderer = style.renderer()
     earlier = ids(renderer, replace(ASK, turns=TURNS[:known]))
     more = ids(renderer, replace(ASK, turns=TURNS))
-    asked = len(ids(renderer, replace(ASK, turns=TURNS[:known], template_arguments={}))) - len(earlier)
-    assert asked == 0
     if style is MISTRAL:  # tools and system text move to the last user's message
         assert shared(earlier, more) < len(earlier) // 2
-    else:
-        assert shared(earlier, more) == len(earlier)
+    else:  # of Llama's two line ends, this tokenizer joins the last to what follows
+        assert shared(earlier, more) == len(earlier) - (style is LLAMA)
 
 
 def test_qwen_drops_old_thinking() -> None:
@@ -378,7 +150,7 @@ def test_qwen_drops_old_thinking() -> None:
     thought = turn(2, thinking="Hm.").turns
     earlier, more = (ids(renderer, replace(ASK, turns=thought[:end])) for end in (4, 6))
     before = ids(renderer, replace(ASK, turns=thought[:2]))
-    assert shared(earlier, more) == len(before)
+    assert shared(earlier, more) == len(before) + len("<")  # of <think> then, of <tool_call> now
 
 
 @styles
@@ -390,7 +162,7 @@ def test_a_prompt_that_goes_on_ends_with_the_given_text(style: Style, given: str
     ask = Ask(id="a", model="m", turns=(TURNS[1], last), continues=True)
     renderer = style.renderer()
     spelt = text(renderer, ask)
-    assert spelt.endswith("\n" + given if style not in {MISTRAL} else "[/INST] " + given)
+    assert spelt.endswith("\n" + given if style is not MISTRAL else "[/INST] " + given)
     if marked:
         *_, place = renderer.made(ask).marks
         assert place == len(ids(renderer, ask))
@@ -415,7 +187,8 @@ def test_ids_of_calls_are_what_the_template_accepts(style: Style) -> None:
 
 def test_templates_that_write_names_are_told_them() -> None:
     """A name goes where the template writes it, role by role, and else stands before the text."""
-    source = "{% for m in messages %}{{ m.role }}{% if m.role == 'user' %}({{ m.name }}){% endif %}: {{ m.content }}\n{% endfor %}"
+    who = "{{ m.role }}{% if m.role == 'user' %}({{ m.name }}){% endif %}"
+    source = "{% for m in messages %}" + who + ": {{ m.content }}\n{% endfor %}"
     renderer = Style(name="names", source=source, specials=("<s>",)).renderer()
     turns = (Turn(role="user", text="hi", name="ann"), Turn(role="assistant", text="ho", name="bob"))
     assert text(renderer, Ask(id="a", model="m", turns=turns)) == "user(ann): hi\nassistant: bob: ho\n"
@@ -428,3 +201,62 @@ def test_results_of_a_template_without_them_are_the_users_words() -> None:
         '<turn>user\n<tool_response>\n"Sunny"\n</tool_response>\n<tool_response>\nb: "Sunny"\n</tool_response>\n'
         "And in Oslo?\n</turn>\n<turn>assistant\n"
     )
+
+
+@styles
+def test_parallel_calls_are_written_by_every_template(style: Style) -> None:
+    """Where a template takes one call a turn, each call stands in a turn of its own with its result behind it."""
+    calls = (*TURNS[2].tool_calls, ToolCall(id="call_2", name="get_time", arguments={"zone": "UTC"}))
+    results = (Turn(role="tool", text="Noon", tool_call_id="call_2"), *TURNS[3:])
+    written = text(style.renderer(), replace(ASK, turns=(TURNS[1], replace(TURNS[2], tool_calls=calls), *results)))
+    parts = ['"Rome"', "Sunny", "UTC", "Noon"] if style is LLAMA else ["Rome", "UTC", "Noon", "Sunny"]
+    places = [written.rindex(part) for part in parts]
+    assert places == sorted(places)
+
+
+CALLED: dict[str, Any] = {"id": "call_1", "type": "function", "function": {"name": "add_stock", "arguments": "{}"}}
+EMPTY: list[dict[str, Any]] = [
+    {"content": None, "tool_calls": [CALLED]},
+    {"tool_calls": [CALLED]},
+    {"content": "", "tool_calls": [CALLED]},
+    {"content": [], "tool_calls": [CALLED]},
+    *(
+        {"content": "", "tool_calls": [{**CALLED, "function": {"name": "add_stock", "arguments": arguments}}]}
+        for arguments in ("", "null", " { } ")
+    ),
+]
+
+
+def chat(*messages: dict[str, Any]) -> Ask:
+    """A chat completion's body in our words."""
+    return ask_of(parse(msgspec.json.encode({"model": "m", "messages": messages})), "a")
+
+
+@styles
+def test_absent_null_and_empty_are_the_same(style: Style) -> None:
+    """Content and arguments that are missing, null or empty make one prompt, which says neither None nor null."""
+    renderer = style.renderer()
+    user, result = {"role": "user", "content": "hi"}, {"role": "tool", "tool_call_id": "call_1", "content": "ok"}
+    asks = [chat(user, {"role": "assistant", **fields}, result) for fields in EMPTY]
+    assert [ids(renderer, ask) for ask in asks] == [ids(renderer, asks[0])] * len(asks)
+    written = text(renderer, asks[0])
+    assert "add_stock" in written and "None" not in written and "null" not in written
+
+
+@styles
+def test_parts_are_joined_without_a_joiner(style: Style) -> None:
+    """All parts are written in order, empty ones change nothing, and one string makes the same prompt."""
+    renderer = style.renderer()
+    pieces = ["Rule one. ", "Rule two. ", "", "Go."]
+    forms = ["".join(pieces), [{"type": "text", "text": piece} for piece in pieces]]
+    asks = [
+        chat(
+            {"role": "system", "content": form},
+            {"role": "user", "content": form},
+            {"role": "assistant", "content": form},
+        )
+        for form in forms
+    ]
+    assert ids(renderer, asks[0]) == ids(renderer, asks[1])
+    assert text(renderer, asks[1]).count("Rule one. Rule two. Go.") == 3 - (style is MISTRAL)  # without its system text
+    assert ids(renderer, chat({"role": "user", "content": []})) == ids(renderer, chat({"role": "user", "content": ""}))
