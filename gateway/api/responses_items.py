@@ -146,7 +146,9 @@ class _Conversation:
             raise _missing(f"{path}.call_id")
         text, breaks = self._text(_content(item.output, f"{path}.output"), f"{path}.output", OUTPUT_PARTS)
         self._thinking = ""
-        self.turns.append(Turn(role="tool", text=text, name=item.name, tool_call_id=item.call_id, breaks=breaks, path=path))
+        self.turns.append(
+            Turn(role="tool", text=text, name=item.name, tool_call_id=item.call_id, breaks=breaks, path=path)
+        )
 
     def _text(self, content: str | list[Part] | None, path: str, known: frozenset[str]) -> tuple[str, tuple[int, ...]]:
         """Join the parts, note their marks, and return where in the text each marked part ends."""
