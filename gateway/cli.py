@@ -110,7 +110,7 @@ def doctor(
     model: Annotated[Given, _option("model")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
 ) -> None:
-    """Find what breaks the prefix: in one request, between two, or over a log of many. Exit code 1 if something does."""
+    """Find what breaks the prefix: in one request, between two, or over a log. Exit code 1 if something does."""
     from gateway.doctor import command  # noqa: PLC0415 - only this command needs it
     from gateway.doctor.errors import Unusable  # noqa: PLC0415
 

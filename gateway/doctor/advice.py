@@ -22,7 +22,7 @@ _BY_REASON: Final = {
     "tools": "Send the same tools in each request of a conversation and say with tool_choice which may be called.",
     "system": "Keep the system text as it is and put what changes into the newest user message.",
     "messages": "Only append to the history; put what stays before what changes.",
-    "template": "The model's chat template writes this turn otherwise once it is history: use a template that does not.",
+    "template": "The model's chat template writes this turn otherwise once it is history: use one that does not.",
     "retokenised": "Send the answer back as it was given; nothing else can be done on this side.",
 }
 

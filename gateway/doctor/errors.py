@@ -1,5 +1,5 @@
 """What can be wrong with what the doctor is given."""
 
 
-class Unusable(Exception):  # noqa: N818 - it is the input that is unusable
+class Unusable(Exception):
     """The input cannot be looked at; the message says which and why, in one line."""

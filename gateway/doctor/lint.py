@@ -23,8 +23,12 @@ _VERY_LONG: Final = 2048
 _EXCERPT: Final = 24
 _NEAR: Final = 48  # characters before a date or time that say whether it is now
 
-_NOW: Final = re.compile(r"\b(?:now|today|current\w*|date|time\w*|clock|as of|generated|created|updated|at)\b", re.I)
-_OF_REQUESTS: Final = re.compile(r"(?:req|turn|session|run|attempt|try|call|visit|iter|message|msg|seq|build)", re.I)
+_NOW: Final = re.compile(
+    r"\b(?:now|today|current\w*|date|time\w*|clock|as of|generated|created|updated|at)\b", re.IGNORECASE
+)
+_OF_REQUESTS: Final = re.compile(
+    r"(?:req|turn|session|run|attempt|try|call|visit|iter|message|msg|seq|build)", re.IGNORECASE
+)
 _KEYED: Final = re.compile(r"[=:]")
 _WHAT: Final = {
     "time": "a time",

@@ -25,7 +25,7 @@ from prefix_store.chain import HASH_BYTES, TOKEN_BYTES, Namespace, chain, root
 
 BLOCK_TOKENS: Final = 16
 MOST_REMEMBERED: Final = 512  # requests of one tenant and model to compare with
-_INDEX: Final = re.compile(r"\[\d+\]")
+_INDEX: Final = re.compile(r"(?<=\[)\d+(?=\])|(?<=\.)\d+(?=\.|$)")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Report:
         if lost <= 0:
             return
         self.lost += lost
-        key = (found.reason, _INDEX.sub("[*]", found.message), found.looks_like)
+        key = (found.reason, _INDEX.sub("*", found.message), found.looks_like)
         breaker = self.breakers.setdefault(
             key,
             Breaker(
@@ -129,7 +129,7 @@ class Recent:
 
     def nearest(self, seen: Seen) -> Seen | None:
         """Return the request to compare with."""
-        keyed = self._latest.get(seen.made.partition) if seen.made.partition else None
+        keyed = self._latest.get(seen.made.partition, 0) if seen.made.partition else 0
         if keyed in self._seen:
             return self._seen[keyed]
         shared: Counter[int] = Counter()
@@ -156,7 +156,7 @@ class Recent:
 
 
 def look(renderer: Renderer, lines: Iterable[bytes], *, api: Api | None = None) -> Report:
-    """Look at a log: one body a line, or an object with `at`, `tenant` and `body`. Raises Unusable if no line is one."""
+    """Look at a log: a body a line, or an object with `at`, `tenant` and `body`. Raises Unusable if no line is one."""
     report = Report()
     memories: defaultdict[tuple[str, str], Memory] = defaultdict(Memory)
     recent: defaultdict[tuple[str, str], Recent] = defaultdict(Recent)
@@ -193,4 +193,6 @@ def _body(entry: Any, name: str, api: Api | None) -> Body:
 
 
 def _common(one: bytes, other: bytes) -> int:
+    if one == other:
+        return len(one) // TOKEN_BYTES
     return len(os.path.commonprefix([one, other])) // TOKEN_BYTES  # noqa: RUF071 - bytes are meant

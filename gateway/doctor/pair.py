@@ -7,8 +7,9 @@ behind two questions does.
 
 from __future__ import annotations
 
-import os
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,9 +17,9 @@ from gateway.compare import Divergence, compare
 from gateway.doctor.advice import advise
 from gateway.doctor.seen import Seen
 from gateway.looks import looks_like
-from prefix_store.fingerprints import Part
+from prefix_store.fingerprints import Part, PartKind
 
-LEAST_LOSS: Final = 16  # tokens of a common ending that count: a block, less is chance
+LEAST_LOSS: Final = 16  # tokens in common that count in a changed text: a block, less is chance
 _EXCERPT: Final = 32  # characters on each side
 
 
@@ -99,30 +100,42 @@ def _lost(current: Seen, earlier: Seen, found: Divergence) -> int:
     if found.reason == "template":
         return found.until - found.token
     place = 0 if found.part is None else current.made.parts.index(found.part)
-    before = [part for part in earlier.made.parts[place:] if part.kind != "opening"]
-    known = Counter(part.content for part in before)
-    now = {part.content for part in current.made.parts[place:]}
-    lost = 0
-    for part in current.made.parts[place:]:
-        if part.kind == "opening":
-            continue
-        if known[part.content]:
-            known[part.content] -= 1
-            lost += part.end - max(part.begin, found.token)
-        elif part is found.part and before and before[0].content not in now:
-            lost += _common_ending(current, earlier, part, before[0])
+    mine, theirs = ([part for part in seen.made.parts[place:] if part.kind != "opening"] for seen in (current, earlier))
+    both = Counter(part.content for part in mine) & Counter(part.content for part in theirs)
+    changed, before = _unmatched(mine, both), _unmatched(theirs, both)
+    lost = sum(part.end - max(part.begin, found.token) for part in mine if part not in changed)
+    for kind in {part.kind for part in changed}:
+        pairs = zip(_of(changed, kind), _of(before, kind), strict=False)
+        lost += sum(_in_common(current, earlier, part, other, found) for part, other in pairs)
     return lost
 
 
-def _common_ending(current: Seen, earlier: Seen, part: Part, before: Part) -> int:
-    """Count the tokens at the end of a changed part that it had before, too; a few are chance."""
+def _unmatched(parts: Sequence[Part], both: Counter[bytes]) -> list[Part]:
+    left = Counter(both)
+    unmatched = []
+    for part in parts:
+        if left[part.content]:
+            left[part.content] -= 1
+        else:
+            unmatched.append(part)
+    return unmatched
+
+
+def _of(parts: Sequence[Part], kind: PartKind) -> list[Part]:
+    return [part for part in parts if part.kind == kind]
+
+
+def _in_common(current: Seen, earlier: Seen, part: Part, before: Part, found: Divergence) -> int:
+    """Count the tokens at the beginning and at the end of a changed part that it had before, too; few are chance."""
     span = current.span(part)
     mine, theirs = current.words(span)[1], earlier.words(earlier.span(before))[1]
-    same = len(os.path.commonprefix([mine[::-1], theirs[::-1]]))  # noqa: RUF071 - characters are meant
-    if not same:
-        return 0
-    tokens = part.end - current.token(span, len(mine) - same)
-    return tokens if tokens >= LEAST_LOSS else 0
+    shorter = min(len(mine), len(theirs))
+    ahead = bisect_left(range(1, shorter + 1), 1, key=lambda count: mine[:count] != theirs[:count])
+    room = shorter - ahead
+    behind = bisect_left(range(1, room + 1), 1, key=lambda count: mine[-count:] != theirs[-count:])
+    ending = part.end - current.token(span, len(mine) - behind) if behind else 0
+    beginning = current.token(span, ahead) - part.begin if ahead and part is not found.part else 0
+    return sum(tokens for tokens in (beginning, ending) if tokens >= LEAST_LOSS)
 
 
 def _details(found: Divergence) -> list[str]:

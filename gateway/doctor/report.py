@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 def findings_json(findings: Sequence[Finding], tokens: int, rate: float | None) -> Json:
-    """One request alone."""
+    """Write what was found in one request alone."""
     return {
         "kind": "request",
         "breaks": any(finding.level == "error" for finding in findings),
@@ -39,7 +39,7 @@ def findings_json(findings: Sequence[Finding], tokens: int, rate: float | None) 
 
 
 def pair_json(found: Break, findings: Sequence[Finding], rate: float | None) -> Json:
-    """Two requests."""
+    """Write what was found between two requests."""
     return {
         "kind": "pair",
         "breaks": found.lost > 0,
@@ -63,7 +63,7 @@ def pair_json(found: Break, findings: Sequence[Finding], rate: float | None) -> 
 
 
 def log_json(report: Report, rate: float | None) -> Json:
-    """A log."""
+    """Write what a log comes to."""
     return {
         "kind": "log",
         "breaks": report.lost > 0,
@@ -87,7 +87,7 @@ def show_findings(console: Console, name: str, found: Json) -> None:
     if not found["findings"]:
         console.print(Text(head + "nothing found that breaks the prefix", "green"))
         return
-    console.print(Text(head + f"{_counted(errors, 'thing')} that break the prefix", "bold red" if errors else "yellow"))
+    console.print(Text(head + f"{_counted(errors)} the prefix", "bold red" if errors else "yellow"))
     for finding in found["findings"]:
         console.print(_finding(finding))
 
@@ -123,8 +123,7 @@ def show_log(console: Console, found: Json) -> None:
         ("requests", f"{found['requests']:,}, {found['prompt_tokens']:,} prompt tokens"),
         (
             "reachable",
-            f"{found['reachable_share']:.1%} of the tokens, {found['reachable_requests_share']:.1%} of the requests: "
-            "what an unlimited memory could read",
+            f"{found['reachable_share']:.1%} of the tokens and {found['reachable_requests_share']:.1%} of the requests",
         ),
         ("lost", _lost(found)),
         (
@@ -195,8 +194,8 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole else 0.0
 
 
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count or 'no'} {word}s"
+def _counted(errors: int) -> str:
+    return "1 thing breaks" if errors == 1 else f"{errors} things break" if errors else "nothing surely breaks"
 
 
 def _unreadable(reasons: Sequence[str]) -> str:
