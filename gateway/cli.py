@@ -1,4 +1,4 @@
-"""The command line: `keepwarm serve`, `keepwarm demo`, `keepwarm config check`, `keepwarm version`.
+"""The command line: `keepwarm serve`, `demo`, `doctor`, `config check`, `version`.
 
 Every option comes from the table in `gateway.config`. Rule: what a person can put right is said in one line on stderr
 with exit code 2; a traceback means a bug of ours.
@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import structlog
@@ -24,6 +24,9 @@ from gateway.config import SETTINGS, Settings, cache_dir, state_dir
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
 from gateway.operator_cli import operators
+
+if TYPE_CHECKING:
+    from gateway.prompt import Renderer
 
 app = typer.Typer(
     name="keepwarm",
@@ -92,6 +95,34 @@ def demo(
     from gateway import demo as show  # noqa: PLC0415 - only this command needs it
 
     raise typer.Exit(show.run(url=url, as_json=json))
+
+
+@app.command()
+def doctor(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[A.json] [B.json]", help="Request bodies, the earlier one first; - is stdin."),
+    ] = None,
+    *,
+    log: Annotated[Given, typer.Option("--log", metavar="FILE", help="Log with a body a line, or - for stdin.")] = None,
+    rate: Annotated[Given, typer.Option(help="How often the application asks, such as 1000/h, to count a day.")] = None,
+    api: Annotated[Given, typer.Option(help="chat, responses or anthropic, where the fields do not tell.")] = None,
+    model: Annotated[Given, _option("model")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+) -> None:
+    """Find what breaks the prefix: in one request, between two, or over a log. Exit code 1 if something does."""
+    from gateway.doctor import command  # noqa: PLC0415 - only this command needs it
+    from gateway.doctor.errors import Unusable  # noqa: PLC0415
+
+    if len(files or ()) > 2:  # noqa: PLR2004 - the earlier and the later one
+        _give_up("doctor compares two bodies; for more, write them to a log, one a line, and use --log")
+    try:
+        code = command.run(
+            files or [], log=log, rate=rate, api=api, as_json=json, renderer=lambda: _renderer({"model": model})
+        )
+    except (Unusable, ConfigError) as error:
+        _give_up(str(error))
+    raise typer.Exit(code)
 
 
 @config_app.command("check")
@@ -179,6 +210,22 @@ def _serve(configuration: Configuration) -> None:
             await house.serve(built, serving, admin)
 
         asyncio.run(run())
+
+
+def _renderer(flags: dict[str, Any]) -> Renderer:
+    """Return the prompts of the model that `serve` would take; a folder with no more than a tokenizer will do."""
+    from gateway.prompt import Renderer  # noqa: PLC0415 - what is slow to import comes once the input is read
+
+    settings = read_configuration(flags, os.environ).settings
+    folder = Path(settings.model).expanduser()
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        _, folder = _find_model(settings)
+    return Renderer.load(
+        folder,
+        tool_format=settings.tool_format,
+        canonical=settings.canonical_json,
+        normalises=settings.normalise_telemetry,
+    )
 
 
 def _find_model(settings: Settings) -> tuple[str, Path]:
