@@ -14,6 +14,7 @@ from typing import Any
 from gateway.errors import BadRequest
 
 _RARE = range(0x20000, 0x2A6D7)  # CJK extension B: no blanks, no case, and Python's repr() writes them as they are
+_RARE_ONES = re.compile("[\U00020000-\U0002A6D6]")
 
 
 class Signed(dict[str, Any]):
@@ -34,7 +35,7 @@ class Signed(dict[str, Any]):
 
 def unused_characters(texts: Iterable[str], count: int) -> tuple[str, ...]:
     """Choose `count` characters that none of the `texts` contains. Raises BadRequest when a client left too few."""
-    used = set().union(*map(set, texts))
+    used = {found for text in texts if not text.isascii() for found in _RARE_ONES.findall(text)}
     free = tuple(islice((chr(point) for point in _RARE if chr(point) not in used), count))
     if len(free) < count:
         raise BadRequest("The messages use every rare character there is, so none is left to us.", param="messages")
