@@ -50,7 +50,7 @@ def test_the_exit_code_says_whether_one_request_breaks(doctor: Doctor, file: Any
 
 
 def test_two_requests_are_compared(doctor: Doctor, file: Any) -> None:
-    """What breaks, where, what it looks like, what it costs a day and what to do are printed, in plain text when piped."""
+    """What breaks, where, what it looks like, its cost a day and what to do are printed, in plain text when piped."""
     old, new = (file(chat(f"Now: 10:15:{second}\n{RULES}", TALK[:1])) for second in (10, 42))
     done = doctor(old, new, "--rate", "100/h")
     assert (done.returncode, done.stderr) == (1, "")
@@ -93,10 +93,10 @@ def test_a_log_is_summed_up(doctor: Doctor, tmp_path: Path) -> None:
     done = doctor("--log", str(path), "--rate", "10/m")
     assert (done.returncode, done.stderr) == (1, "")
     for said in (
-        "requests    6, ",
-        "reachable   ",
+        "requests   6, ",
+        "reachable  ",
         "tokens a day",
-        "reordered   ",
+        "reordered  ",
         "system at messages[*]",
         "Move the time",
     ):

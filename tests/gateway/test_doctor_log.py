@@ -114,12 +114,17 @@ def test_tenants_and_models_share_nothing(renderer: Renderer) -> None:
 
 
 def test_requests_of_one_cache_key_are_compared(renderer: Renderer) -> None:
-    """With a cache key the latest of the key is compared with, though another request has more in common."""
-    mine, theirs = stamped(10, "Where?") | {"prompt_cache_key": "mine"}, chat() | {"prompt_cache_key": "theirs"}
-    found = report(renderer, mine, theirs, chat(talk=("Hm?",)) | {"prompt_cache_key": "mine"})
-    assert [breaker.before[:4] for breaker in found.worst] == []
-    third = stamped(20, "Where?") | {"prompt_cache_key": "mine"}
-    assert [one.before[:4] for one in report(renderer, mine, theirs, third).worst] == ["Now:"]
+    """With a cache key the latest of the key is compared with; without, the latest that has as much in common."""
+    bodies = [stamped(10, "Where?"), chat(talk=("Where?",)), stamped(20, "Where?")]
+    keyed = [body | {"prompt_cache_key": key} for body, key in zip(bodies, ("mine", "theirs", "mine"), strict=True)]
+    looks = [{breaker.looks_like for breaker in report(renderer, *log).worst} for log in (bodies, keyed)]
+    assert looks == [{"text"}, {"text", "time"}]
+
+
+def test_requests_without_a_part_in_common_are_compared_all_the_same(renderer: Renderer) -> None:
+    """A time in front of single questions leaves no equal part; of the last few requests the dearest loss is told."""
+    found = report(renderer, stamped(10, "Where?"), chat("Quite another.", ("Well?",)), stamped(20, "And when?"))
+    assert [(breaker.looks_like, breaker.example) for breaker in found.worst] == [("time", "line 3")]
 
 
 def test_the_time_of_an_entry_is_told(renderer: Renderer) -> None:
