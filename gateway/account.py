@@ -11,7 +11,7 @@ from datetime import datetime
 
 from engine.errors import EngineUnavailable
 from engine.messages import Delta, Finished, Prefilled
-from gateway.miss import misses
+from gateway.miss import Explained
 from gateway.retention import Kept, report, written
 from gateway.usage import Facts, PromptFacts
 
@@ -49,8 +49,8 @@ class Account:
         """Whether the prompt's facts stand."""
         return self._prompt is not None
 
-    def prompt(self, prefilled: Prefilled, at: datetime) -> PromptFacts:
-        """Take the first choice's facts; `at` is the wall clock's time."""
+    def prompt(self, prefilled: Prefilled, at: datetime, explained: Explained) -> PromptFacts:
+        """Take the first choice's facts, and why what was not read was not; `at` is the wall clock's time."""
         self._prompt = PromptFacts(
             prompt=prefilled.prompt,
             read=prefilled.read,
@@ -59,7 +59,8 @@ class Account:
             prefill_s=prefilled.prefill_s,
             written=written(self._kept, prefilled),
             retention=report(self._kept, prefilled.marks, at),
-            misses=misses(prefilled.missed, at),
+            misses=explained.misses,
+            comparison=explained.comparison,
             normalised=self._normalised,
         )
         return self._prompt
@@ -98,11 +99,12 @@ class Account:
             written=prompt.written,
             retention=prompt.retention,
             misses=prompt.misses,
+            comparison=prompt.comparison,
             normalised=prompt.normalised,
             generated=sum(progress.generated for progress in self._choices),
             projected=sum(end.projected for end in finished) if whole else None,
             decode_s=max(map(self._decode_s, self._choices)),
-            first_token_s=min(progress.first_token_s for progress in self._choices),
+            first_token_s=min((one.first_token_s for one in self._choices if one.generated), default=0.0),
         )
 
     def _decode_s(self, progress: _Progress) -> float:

@@ -7,11 +7,15 @@ does not depend on how the engine cut the tokens; a log-probability rides with t
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from engine.messages import Delta, TokenLogprob
+from gateway.ask import ToolCall, Turn, arguments_of
 from gateway.detokenize import Detokenizer, TokenSpelling
 from gateway.events import CallArguments, CallBegan, Ended, Logprob, Text
 from gateway.stops import StopScanner
@@ -94,11 +98,59 @@ class ChoiceReader:
         return Ended("stop") if self._scanner.hit is None else Ended("stop_string", stop=self._scanner.hit)
 
 
+class Transcript:
+    """What one choice said, as it comes back in history: text, calls, and the tokens that were generated."""
+
+    def __init__(self, call_prefix: str) -> None:
+        """Begin. `call_prefix` is what the API puts before the ids of calls."""
+        self._prefix = call_prefix
+        self._tokens: list[int] = []
+        self._texts: list[str] = []
+        self._calls: dict[int, tuple[CallBegan, list[str]]] = {}
+
+    def take(self, tokens: Sequence[int], parts: Iterable[Part]) -> None:
+        """Take a delta's tokens and what was read of them."""
+        self._tokens += tokens
+        for part in parts:
+            match part:
+                case Text():
+                    self._texts.append(part.text)
+                case CallBegan():
+                    self._calls[part.index] = (part, [])
+                case CallArguments():
+                    self._calls[part.index][1].append(part.text)
+
+    @property
+    def tokens(self) -> bytes:
+        """The generated tokens, little-endian uint32."""
+        return np.array(self._tokens, dtype="<u4").tobytes()
+
+    @property
+    def turn(self) -> Turn:
+        """The turn that the answer is."""
+        calls = (
+            ToolCall(id=self._prefix + call.id, name=call.name, arguments=arguments_of("".join(pieces)))
+            for call, pieces in self._calls.values()
+        )
+        return Turn(role="assistant", text="".join(self._texts), tool_calls=tuple(calls))
+
+
 def spelled(logprob: TokenLogprob, spelling: TokenSpelling) -> Logprob:
     """Write a token's log-probability, and those of its rivals, in letters."""
     name, raw = spelling.name_of(logprob.token)
     top = tuple(Logprob(*spelling.name_of(token), value) for token, value in logprob.top)
     return Logprob(name, raw, logprob.logprob, top)
+
+
+def spelled_prompt(
+    logprobs: Sequence[TokenLogprob | None], tokens: bytes, spelling: TokenSpelling
+) -> tuple[Logprob, ...]:
+    """Do the same for a prompt's tokens, little-endian uint32. Nothing tells how likely the first is: not a number."""
+    pairs = zip(logprobs, memoryview(tokens).cast("I"), strict=True) if logprobs else ()
+    return tuple(
+        Logprob(*spelling.name_of(token), math.nan) if logprob is None else spelled(logprob, spelling)
+        for logprob, token in pairs
+    )
 
 
 def _tidy(parts: list[Part]) -> list[Part]:

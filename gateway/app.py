@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import secrets
 import signal
 import socket
 import time
@@ -20,12 +21,13 @@ from aiohttp import web
 
 from engine.errors import EngineUnavailable
 from gateway.admin.api import add_routes
-from gateway.api import anthropic_http, models_http, openai_http, responses_http
+from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.cors import preflights, reveals
+from gateway.diagnosis import Diagnosis
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import EVERYBODY, Keyring
@@ -34,6 +36,7 @@ from gateway.metrics import Metrics
 from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
 from gateway.policies import Policies
 from gateway.prompt import Renderer
+from gateway.recall import Recall
 from gateway.tally import Tally
 from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.store import SharedState
@@ -57,6 +60,7 @@ class House:
     policies: Policies
     keyring: Keyring
     tally: Tally
+    recall: Recall
 
 
 def build_house(
@@ -67,21 +71,25 @@ def build_house(
     *,
     classes: RetentionClasses = CLASSES,
     keyring: Keyring | None = None,
+    secret: bytes | None = None,
 ) -> House:
-    """Wire the rooms. Starts nothing."""
+    """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
     metrics = Metrics(backend.model)
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
     tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
+    recall = Recall(state, secret=secret or secrets.token_bytes(32))
+    diagnosis = Diagnosis(recall, rendering=renderer.identity)
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, tally),
+        exchanges=Exchanges(backend, renderer, metrics, policies, tally, diagnosis),
         metrics=metrics,
         policies=policies,
         keyring=keyring,
         tally=tally,
+        recall=recall,
     )
 
 
@@ -90,7 +98,7 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
-        async with house.policies.following(), house.tally.flushing():
+        async with house.policies.following(), house.tally.flushing(), house.recall.flushing():
             yield
         await house.backend.stop()
         await house.policies.state.close()
@@ -114,6 +122,7 @@ def build_serving_app(house: House) -> web.Application:
     _add_apis(app.router)
     app.router.add_get("/health", health)
     app.router.add_get("/ready", ready)
+    app.router.add_get("/openapi.json", openapi_http.describe)
     return app
 
 

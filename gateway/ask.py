@@ -105,8 +105,11 @@ class Ask:
     diagnosed: bool = False  # the client asked what the comparison told
 
 
-def texts(turns: Sequence[Turn], tools: Sequence[Tool] = ()) -> Iterator[str]:
-    """Every text that a client chose and a prompt may hold."""
+def texts(
+    turns: Sequence[Turn], tools: Sequence[Tool] = (), arguments: Mapping[str, Any] | None = None
+) -> Iterator[str]:
+    """Every text that a client chose and a prompt may hold; `arguments` are the template's."""
+    yield from _strings(arguments or {})
     for tool in tools:
         yield tool.name
         yield tool.description

@@ -18,7 +18,7 @@ from gateway.keys import IDENTITY
 
 __all__ = ["OPEN_PATHS", "Identity", "Key", "Keyring", "keys_required"]
 
-OPEN_PATHS: Final = frozenset({"/health", "/ready"})  # whoever probes has no key
+OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})  # whoever probes or looks has no key
 
 
 def keys_required(keyring: Keyring) -> Middleware:

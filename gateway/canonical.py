@@ -80,5 +80,5 @@ def _keyword(key: str, value: Any, path: str, depth: int) -> Any:
 
 def _check(depth: int, path: str) -> None:
     if depth > MAX_DEPTH:
-        where = f"{path!r}" if path else "This value"
-        raise BadRequest(f"{where} is nested more than {MAX_DEPTH} deep.", param=path or None, code="too_deep")
+        message = f"JSON that is nested more than {MAX_DEPTH} deep is not supported."
+        raise BadRequest(message, param=path or None, code="too_deep")

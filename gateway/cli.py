@@ -199,7 +199,13 @@ def _serve(configuration: Configuration) -> None:
             state = await open_state(folder, shared, block_tokens=config.block_tokens, classes=file.classes)
             await begin(state, ttl_s=settings.ttl, policies=file.policies, classes=file.classes)
             built = house.build_house(
-                settings, Bundled(config), renderer, state, classes=file.classes, keyring=Keyring(file.keys)
+                settings,
+                Bundled(config),
+                renderer,
+                state,
+                classes=file.classes,
+                keyring=Keyring(file.keys),
+                secret=os.environ.get("KEEPWARM_SECRET", "").encode(),
             )
             await house.serve(built, serving, admin)
 

@@ -28,4 +28,5 @@ def grammar_for(ask: Ask, form: ToolFormat) -> str:
     answer = grammar_of(ask.output)
     if not ask.tools or ask.tool_choice.mode == "none":
         return answer
-    return either(answer, form.grammar(ask.tools, replace(ask.tool_choice, mode="required")))
+    called = check(form.grammar(ask.tools, replace(ask.tool_choice, mode="required")), param="tools")
+    return either(answer, called) if called else answer

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from tokenizers import AddedToken, Tokenizer
@@ -24,12 +25,20 @@ class StandIns(NamedTuple):
     end: str
 
 
+class Encoded(NamedTuple):
+    """Token ids, and for each the number of characters of the text at which it ends, in ascending order."""
+
+    ids: list[int]
+    ends: list[int]
+
+
 class Encoder:
     """One tokenizer, safe to share between threads."""
 
     def __init__(self, tokenizer: Tokenizer, *, unknown: str | None = None) -> None:
         """Copy `tokenizer`; `unknown` is its token for characters it cannot spell."""
-        self._whole = Tokenizer.from_str(tokenizer.to_str())
+        whole = tokenizer.to_str().replace('"trim_offsets":true', '"trim_offsets":false')  # blanks belong to tokens
+        self._whole = Tokenizer.from_str(whole)
         self._whole.no_truncation()
         self._whole.no_padding()
         self._plain = Tokenizer.from_str(self._whole.to_str())
@@ -74,14 +83,9 @@ class Encoder:
         """Ids of a text in which every special token is meant. Nothing is added, so a template's BOS is alone."""
         return _ids(self._whole, text)
 
-    def encode_raw(self, text: str) -> list[int]:
-        """Ids of a text without a template, as the tokenizer itself begins one (BOS where that is its default)."""
-        ids: list[int] = self._whole.encode_batch_fast([text], add_special_tokens=True)[0].ids
-        return ids
-
-    def ends(self, text: str) -> list[int]:
-        """Return the character at which each token of `encode(text)` ends."""
-        return [end for _, end in self._whole.encode(text, add_special_tokens=False).offsets]
+    def encode_with_ends(self, text: str) -> Encoded:
+        """Do the same, and tell where each token ends."""
+        return _encoded(self._whole, text)
 
     def controls(self, text: str, stand_ins: StandIns | None = None) -> Iterator[re.Match[str]]:
         """Find the control tokens that are meant: with `stand_ins`, those that stand outside of them."""
@@ -91,52 +95,76 @@ class Encoder:
         either = re.finditer(f"{start}(?:{self._pattern}){end}|({self._pattern})", text)
         return (match for match in either if match.group(1) is not None)
 
-    def encode_marked(self, text: str, stand_ins: StandIns) -> list[int]:
-        """Ids of a text in which a special token is meant unless it is wrapped by stand-ins, which are no text."""
+    def encode_piece(self, text: str, *, at_start: bool) -> list[int]:
+        """Ids of a piece as it has them between two control tokens, or `at_start`; special tokens in it are meant."""
+        if at_start or not self._lead:
+            return _ids(self._whole, text)
+        ids = _ids(self._whole, "\n" + text)
+        lead = len(self._lead)
+        return ids[lead:] if ids[:lead] == self._lead else _ids(self._whole, text)
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Ids of a text without a template, as the tokenizer itself begins one (BOS where that is its default)."""
+        ids: list[int] = self._whole.encode_batch_fast([text], add_special_tokens=True)[0].ids
+        return ids
+
+    def encode_marked(self, text: str, stand_ins: StandIns) -> Encoded:
+        """Encode a text in which a special token is meant unless it is wrapped by stand-ins, which are no text."""
         ids: list[int] = []
+        ends: list[int] = []
         strip_next = False
-        for piece, control in self._pieces(text, stand_ins):
-            plain = piece.lstrip() if strip_next else piece
+        for begin, piece, control in self._pieces(text, stand_ins):
+            kept = [at for at, character in enumerate(piece, begin) if character not in stand_ins]
+            plain = "".join(text[at] for at in kept)
+            cut = len(plain) - len(plain.lstrip()) if strip_next else 0
+            plain = plain[cut:]
             if control is not None and control[1].lstrip:
                 plain = plain.rstrip()
             if plain:
-                ids += self.encode_text(plain, at_start=not ids)
+                encoded = self.encode_text(plain, at_start=not ids)
+                ids += encoded.ids
+                ends += [kept[cut + max(end, 1) - 1] + 1 for end in encoded.ends]  # a blank put first has no place
             if control is not None:
                 ids.append(control[0])
+                ends.append(begin + len(piece) + len(control[1].content))
                 strip_next = control[1].rstrip
-        return ids
+        return Encoded(ids, ends)
 
-    def _pieces(self, text: str, stand_ins: StandIns) -> Iterator[tuple[str, tuple[int, AddedToken] | None]]:
-        """Cut at the template's own control tokens: the text before each, and the token (none after the last text)."""
-        unmarked = str.maketrans("", "", "".join(stand_ins))
+    def _pieces(self, text: str, stand_ins: StandIns) -> Iterator[tuple[int, str, tuple[int, AddedToken] | None]]:
+        """Cut at the template's own control tokens: where a text begins, the text, and the token behind it, if any."""
         begin = 0
         for match in self.controls(text, stand_ins):
-            yield text[begin : match.start()].translate(unmarked), self._control[match.group()]
+            yield begin, text[begin : match.start()], self._control[match.group()]
             begin = match.end()
-        yield text[begin:].translate(unmarked), None
+        yield begin, text[begin:], None
 
-    def encode_piece(self, text: str, *, at_start: bool) -> list[int]:
-        """Ids of a piece as it has them between two control tokens, or `at_start`; special tokens in it are meant."""
-        return _ids(self._whole, text) if at_start or not self._lead else self._after_newline(self._whole, text)
-
-    def encode_text(self, text: str, *, at_start: bool) -> list[int]:
-        """Ids of a piece in which no special token is meant."""
-        ids = _ids(self._plain, text) if at_start or not self._lead else self._after_newline(self._plain, text)
-        if self._control_ids.isdisjoint(ids):
-            return ids
+    def encode_text(self, text: str, *, at_start: bool) -> Encoded:
+        """Encode a piece in which no special token is meant."""
+        encoded = _encoded(self._plain, text) if at_start or not self._lead else self._after_newline(text)
+        if self._control_ids.isdisjoint(encoded.ids):
+            return encoded
         # The vocabulary itself joins a spelling into its control token: take the characters of each one by one.
-        ids, begin = [], 0
+        whole, begin = Encoded([], []), 0
         for match in self._spelt.finditer(text):
-            for piece in (text[begin : match.start()], *match.group()):
-                ids += _ids(self._plain, piece)
+            self._append(whole, text[begin : match.start()], begin)
+            for place, character in enumerate(match.group(), match.start()):
+                self._append(whole, character, place)
             begin = match.end()
-        return ids + _ids(self._plain, text[begin:])
+        self._append(whole, text[begin:], begin)
+        return whole
 
-    def _after_newline(self, tokenizer: Tokenizer, text: str) -> list[int]:
-        """Ids of a text that does not open the prompt: some tokenizers put a space only before the very first word."""
+    def _append(self, whole: Encoded, text: str, begin: int) -> None:
+        ids, ends = _encoded(self._plain, text)
+        whole.ids.extend(ids)
+        whole.ends.extend(begin + end for end in ends)
+
+    def _after_newline(self, text: str) -> Encoded:
+        """Encode a text that does not open the prompt: some tokenizers put a space only before the very first word."""
         lead = len(self._lead)
-        ids = _ids(tokenizer, "\n" + text)
-        return ids[lead:] if ids[:lead] == self._lead else _ids(tokenizer, text)
+        ids, ends = _encoded(self._plain, "\n" + text)
+        if ids[:lead] == self._lead:
+            return Encoded(ids[lead:], [max(end - 1, 1) for end in ends[lead:]])
+        return _encoded(self._plain, text)
 
     def _find_lead(self) -> list[int]:
         """Ids of the newline that must be put before a cut piece to get the ids it has within the whole; else none."""
@@ -154,3 +182,9 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """Ids of one text. The batch call is the one that releases the interpreter lock and counts no offsets."""
     ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> Encoded:
+    """Encode one text and say where each token ends; of several tokens of one character, all end behind it."""
+    encoding = tokenizer.encode_batch([text], add_special_tokens=False)[0]
+    return Encoded(encoding.ids, list(accumulate((end for _, end in encoding.offsets), max)))

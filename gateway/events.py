@@ -25,10 +25,10 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The prompt is processed: its facts stand. `prompt_logprobs` where asked for, None for the first token."""
+    """The prompt is processed: its facts stand. `prompt_logprobs` where asked for, NaN for the first token."""
 
     facts: PromptFacts
-    prompt_logprobs: tuple[Logprob | None, ...] = ()
+    prompt_logprobs: tuple[Logprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, closing, contextmanager
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
@@ -18,10 +18,11 @@ from msgspec.structs import replace
 from engine.errors import EngineUnavailable, Overloaded, PromptTooLong, RequestRefused
 from engine.messages import Delta, Keep, ModelCard, Prefilled, Submit
 from gateway.account import Account
-from gateway.answer import ChoiceReader, spelled
+from gateway.answer import ChoiceReader, Transcript, spelled_prompt
 from gateway.ask import Ask
 from gateway.backends import Backend
 from gateway.confine import confine
+from gateway.diagnosis import Case, Diagnosis
 from gateway.errors import BadRequest, UnknownModel
 from gateway.events import Began, Done, Event
 from gateway.fan import Fan
@@ -69,6 +70,7 @@ class Exchanges:
         witness: Witness,
         policies: Governs,
         tally: Tally,
+        diagnosis: Diagnosis,
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -76,6 +78,7 @@ class Exchanges:
         """Put together who computes, who renders, who is told and who decides what is kept."""
         self._policies = policies
         self._tally = tally
+        self._diagnosis = diagnosis
         self._wall = wall
         self._backend = backend
         self._renderer = renderer
@@ -132,12 +135,17 @@ class Exchanges:
         kept = self._kept(ask, prompt, card)
         account = Account(kept, normalised=prompt.normalised, choices=ask.choices, began=began)
         readers = [self._reader(ask, choice) for choice in range(ask.choices)]
+        case = self._diagnosis.begin(ask, prompt, card, self._wall())
+        transcript = Transcript(ask.call_prefix)
         early: list[Event] = []  # of other choices, before the prompt's facts stand
-        with Fan(self._backend, self._submits(ask, prompt, card, kept.keep, grammar)) as fan:
+        with closing(case), Fan(self._backend, self._submits(ask, prompt, card, kept.keep, grammar)) as fan:
             async with aclosing(fan.deltas()) as deltas:
                 async for choice, delta in deltas:
-                    told = self._told(ask, account, choice, delta)
-                    early += readers[choice].feed(delta)
+                    told = await self._told(ask, prompt, account, case, choice, delta)
+                    parts = readers[choice].feed(delta)
+                    early += parts
+                    if not choice:
+                        transcript.take(delta.tokens, parts)
                     if readers[choice].over:
                         fan.leave(choice)
                     if account.begun:
@@ -146,17 +154,21 @@ class Exchanges:
                         early.clear()
                     if all(reader.over for reader in readers):
                         break
+            case.answered(transcript.turn, transcript.tokens)
         yield Done(account.facts())
 
-    def _told(self, ask: Ask, account: Account, choice: int, delta: Delta) -> list[Event]:
+    async def _told(
+        self, ask: Ask, prompt: Prompt, account: Account, case: Case, choice: int, delta: Delta
+    ) -> list[Event]:
         """Take note of a delta and tell who wants to know. Return `Began` where the prompt's facts stand now."""
         told: list[Event] = []
         if delta.prefilled is not None and not choice:
             self._witness.prefilled(delta.prefilled, prewarm=ask.wish.prewarm)
             self._tally.add(ask.tenant, delta.prefilled, prewarm=ask.wish.prewarm)
-            spelling = self._renderer.spelling
-            logprobs = tuple(None if row is None else spelled(row, spelling) for row in delta.prefilled.logprobs)
-            told.append(Began(account.prompt(delta.prefilled, self._wall()), logprobs))
+            logprobs = spelled_prompt(delta.prefilled.logprobs, prompt.tokens, self._renderer.spelling)
+            now = self._wall()
+            facts = account.prompt(delta.prefilled, now, await case.explain(delta.prefilled, now))
+            told.append(Began(facts, logprobs))
         came = account.take(choice, delta, self._clock())
         if came is not None:
             self._witness.tokens(came.count, came.waited_s, first=came.first)

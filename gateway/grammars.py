@@ -1,19 +1,22 @@
 """The form that a client wants its answer in, as the llguidance grammar that confines it.
 
 Checked here, so that what the engine is given compiles. Knows no API and no tokenizer. Rule: llguidance is imported
-by the first request that needs it; it brings no torch.
+by the first request that needs it; it brings no torch. Blanks between JSON's signs are bounded: a model that would
+write nothing else has to go on.
 """
 
 from __future__ import annotations
 
 import json
-from typing import assert_never
+from collections.abc import Mapping
+from typing import Final, assert_never
 
 from gateway.ask import OutputForm
 from gateway.canonical import canonical
 from gateway.errors import BadRequest
 
 MAX_BYTES = 256 * 1024
+GUIDANCE: Final[Mapping[str, str]] = {"whitespace_pattern": r"[ \t\r\n]{0,32}"}  # a line's end and eight levels deep
 _MESSAGE_CHARS = 500  # llguidance repeats the grammar in its complaints
 
 
@@ -27,9 +30,9 @@ def grammar_of(form: OutputForm) -> str:
     _check_size(form)
     match form.kind:
         case "json_object":
-            grammar = LLMatcher.grammar_from_json_schema({"type": "object"})
+            grammar = LLMatcher.grammar_from_json_schema({"type": "object", "x-guidance": GUIDANCE})
         case "json_schema":
-            grammar = LLMatcher.grammar_from_json_schema(dict(form.schema))
+            grammar = LLMatcher.grammar_from_json_schema({"x-guidance": GUIDANCE, **form.schema})
         case "regex":
             grammar = LLMatcher.grammar_from_regex(form.text)
         case "lark":
@@ -55,9 +58,18 @@ def check(grammar: str, *, param: str) -> str:
     return grammar
 
 
-def either(first: str, second: str) -> str:
-    """Return the grammar of an answer that obeys one of two grammars."""
-    named = [_named(first, "first"), _named(second, "second")]
+def either(form: str, calls: str) -> str:
+    """Return the grammar of an answer that obeys one of two grammars: that of a form, or that of calls, which is Lark.
+
+    A form that is JSON is written into the calls' grammar: llguidance reads the lexemes of one grammar side by side,
+    but having begun one of two grammars' longer lexemes it does not come back to the shorter one.
+    """
+    if form.lstrip().startswith("{"):
+        (part,) = json.loads(form)["grammars"]
+        if part.get("json_schema") is not None:
+            rules = calls.replace("start:", "called:", 1)
+            return f"start: formed | called\nformed: %json {json.dumps(part['json_schema'])}\n{rules}"
+    named = [_named(form, "first"), _named(calls, "second")]
     return json.dumps({"grammars": [{"lark_grammar": "start: @first | @second"}, *named]})
 
 

@@ -39,6 +39,25 @@ class MissReport:
     where: Where | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a comparison that the client asked for told about the two requests, whatever was read."""
+
+    earlier: bool  # whether the request it named is remembered
+    divergence: Divergence | None = None
+    partition: bool = False  # the cache key is another
+    settings: tuple[str, ...] = ()  # names of what shapes a prompt beside its parts and is another
+    read: bool = True  # what both have in common was read, but for part of a block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """Why tokens were not read; they sum to prompt − read. `comparison` only where the client asked for one."""
+
+    misses: tuple[MissReport, ...]
+    comparison: Comparison | None = None
+
+
 def misses(missed: Sequence[Missed], now: datetime) -> tuple[MissReport, ...]:
     """Say why tokens were not read where nothing is known of an earlier request."""
     return tuple(

@@ -22,16 +22,16 @@ class Rule:
 
 
 _FIELDS = r"(?:[ \t]*[\w-]+=[^;\s]*;)*"
+_VARIES = r"(?:cch=[0-9a-fA-F]+|cc_version=[0-9]+\.[0-9]+\.[0-9]+\.[0-9a-fA-F]+);"
 
 RULES: tuple[Rule, ...] = (
     Rule(
         name="claude-code-billing",
-        pattern=re.compile(
-            rf"(?:x-anthropic-billing-header:{_FIELDS}[ \t]*cch=[0-9a-fA-F]+;{_FIELDS}[ \t]*(?:\r?\n)?)+"
-        ),
+        pattern=re.compile(rf"(?:x-anthropic-billing-header:{_FIELDS}[ \t]*{_VARIES}{_FIELDS}[ \t]*(?:\r?\n)?)+"),
         where="the beginning of a system text",
-        why="Claude Code puts a billing line first in `system` whose `cch` is another in each request, so that no "
-        "prompt begins like the one before; it is addressed to Anthropic's servers, not to the model.",
+        why="Claude Code puts a billing line first in `system` whose `cch` is another in each request and whose "
+        "version ends in a digest of the first question, so that no prompt begins like the one before; it is "
+        "addressed to Anthropic's servers, not to the model.",
     ),
 )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from gateway.ask import Ask, Tool, Turn, texts
+from gateway.canonical import canonical
 from gateway.detokenize import TokenSpelling
 from gateway.dialogue import Dialogue
 from gateway.encoding import Encoder, StandIns
@@ -27,9 +29,9 @@ from gateway.errors import BadRequest, ConfigError
 from gateway.layout import Span, spans
 from gateway.nonces import normalise_with_breaks
 from gateway.retention import MOST_MARKS
-from gateway.segments import Encoded, Segmenter
-from gateway.signs import places, unused_characters
-from gateway.template import NOTHING, ChatTemplate
+from gateway.segments import Segmenter, Tokenised
+from gateway.signs import agreement, place_alone, places, unused_characters
+from gateway.template import NOTHING, OURS, ChatTemplate
 from gateway.tools.choose import format_of
 from prefix_store.text import SegmentIndex
 
@@ -48,7 +50,7 @@ class Prompt:
     marks: tuple[int, ...] = ()  # tokens before each of the latest marks, in rendering order
     normalised: tuple[str, ...] = ()  # rules by which telemetry was taken out
     spans: tuple[Span, ...] = ()  # where each tool and turn lies among the tokens; none of a raw prompt
-    encoded: Encoded | None = None  # the same in characters
+    encoded: Tokenised | None = None  # the same in characters
 
     def __len__(self) -> int:
         """Count of tokens."""
@@ -133,7 +135,9 @@ class Renderer:
         """Make a request's prompt without making the event loop wait."""
         if isinstance(ask.raw, bytes):
             return Prompt(ask.raw)
-        size = len(ask.raw) if ask.raw is not None else sum(map(len, texts(ask.turns, ask.tools)))
+        size = (
+            len(ask.raw) if ask.raw is not None else sum(map(len, texts(ask.turns, ask.tools, ask.template_arguments)))
+        )
         if size <= INLINE_CHARACTERS and len(ask.turns) + len(ask.tools) <= INLINE_TURNS:
             return self.made(ask)
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.made, ask)
@@ -144,8 +148,13 @@ class Renderer:
             return Prompt(ask.raw)
         if ask.raw is not None:
             return Prompt(_buffer(self._encoder.encode_raw(ask.raw)))
+        settings = {name: value for name, value in ask.settings.items() if name in self._template.arguments}
         return self.render(
-            ask.turns, ask.tools, continues=ask.continues, arguments=ask.template_arguments, tenant=ask.tenant
+            ask.turns,
+            ask.tools,
+            continues=ask.continues,
+            arguments={**settings, **ask.template_arguments},
+            tenant=ask.tenant,
         )
 
     def render(
@@ -160,7 +169,7 @@ class Renderer:
         """Render a conversation here and now. Raises BadRequest for one that the template refuses."""
         self._check(arguments)
         turns, normalised = _without_telemetry(turns) if self._normalises else (turns, ())
-        written = list(texts(turns, tools))
+        written = list(texts(turns, tools, arguments))
         start, end, last = unused_characters([self._template.source, *written], 3)
         spelt = any(map(self._encoder.spells_control, written))
         conversation = _Conversation(
@@ -186,41 +195,84 @@ class Renderer:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, arguments: Mapping[str, Any]) -> None:
-        for name in arguments:
-            if name not in self._template.arguments or name in {"messages", "tools", "add_generation_prompt"}:
-                path = f"chat_template_kwargs.{name}"
+        for name, value in arguments.items():
+            path = f"chat_template_kwargs.{name}"
+            if name not in self._template.arguments or name in OURS:
                 raise BadRequest(f"The model's chat template knows no {name!r}.", param=path, code="unknown_name")
+            canonical(value, path=path)  # refuses what is nested too deep
 
     def _text(self, conversation: _Conversation, signs: Sequence[str] = ()) -> str:
-        """Render, up to where the answer begins or goes on."""
+        """Render, up to where the answer begins or goes on. With `signs`, one (it may be empty) for each mark."""
         turns = list(conversation.turns)
         if conversation.continues:
             turns[-1] = replace(turns[-1], text=turns[-1].text + conversation.end)
-        messages, tools = self._dialogue.messages(turns, conversation.tools, iter(signs) if signs else None)
-        text = self._template.render(
-            self._safe(messages, conversation.stand_ins),
-            self._safe(tools, conversation.stand_ins),
-            arguments=conversation.arguments,
-            answer_begins=not conversation.continues,
-            signs="".join(signs),
+        shield = partial(self._shielded, conversation.stand_ins)
+        messages, tools = self._dialogue.messages(
+            turns, conversation.tools, signs=iter(signs) if signs else None, shield=shield
         )
-        return text[: text.rindex(conversation.end)] if conversation.continues else text
+        text = self._template.render(
+            messages,
+            tools,
+            arguments=shield(dict(conversation.arguments)),
+            answer_begins=not conversation.continues,
+            signs="".join((*signs, *(conversation.stand_ins or ()))),
+        )
+        if not conversation.continues:
+            return text
+        begun, found, _ = text.rpartition(conversation.end)
+        if not found:
+            message = "The model's chat template does not write the last message's text, so none can go on from it."
+            raise BadRequest(message, param="messages")
+        return begun
 
     def _places(self, conversation: _Conversation, text: str) -> list[int]:
-        """Find where the latest marks stand: render once more with a sign at each, and see where they come out."""
+        """Find the characters at which the latest marks stand: render with a sign at each, see where they come out."""
         taken = [self._template.source, conversation.end, *(conversation.stand_ins or ())]
-        signs = unused_characters([*taken, *texts(conversation.turns, conversation.tools)], conversation.marks)
-        return places(self._text(conversation, signs), text, signs)[-MOST_MARKS:]
+        taken += texts(conversation.turns, conversation.tools, conversation.arguments)
+        latest = min(conversation.marks, MOST_MARKS)
+        signs = unused_characters(taken, latest)
+        earlier = [""] * (conversation.marks - latest)
+        found = places(self._text(conversation, [*earlier, *signs]), text, "".join(signs))
+        if found is None:
+            found = []
+            for number, sign in enumerate(signs):
+                one = [*earlier, *("" for _ in signs)]
+                one[len(earlier) + number] = sign
+                found.append(place_alone(self._text(conversation, one), text, sign))
+        return self._all_placed(conversation, text, found)
 
-    def _safe(self, value: Any, stand_ins: StandIns | None) -> Any:
+    def _all_placed(self, conversation: _Conversation, text: str, found: Sequence[int | None]) -> list[int]:
+        """Place the marks whose sign the template did not write: a call's or a text's where the one before stands."""
+        tools = [place for place, tool in enumerate(conversation.tools) if tool.marked]
+        number = conversation.marks - len(found)  # of the mark among all
+        placed = [0]
+        for place in found:
+            if place is not None:
+                placed.append(place)
+            elif number < len(tools):
+                placed.append(self._end_of_tool(conversation, text, tools[number]))
+            else:
+                placed.append(placed[-1])
+            number += 1
+        return placed[1:]
+
+    def _end_of_tool(self, conversation: _Conversation, text: str, place: int) -> int:
+        """Find up to where the prompt would be the same if no tool followed, or for the last one if another did."""
+        tools = tuple(conversation.tools[: place + 1])
+        if len(tools) == len(conversation.tools):
+            tools += (replace(tools[-1], name=conversation.end),)
+        return agreement(text, self._text(replace(conversation, tools=tools)))
+
+    def _shielded(self, stand_ins: StandIns | None, value: Any) -> Any:
         """Wrap what spells a control token, in every string of a value."""
         if stand_ins is None:
             return value
         if isinstance(value, str):
             return self._encoder.mark(value, stand_ins)
         if isinstance(value, dict):
-            return {self._safe(key, stand_ins): self._safe(item, stand_ins) for key, item in value.items()}
-        return [self._safe(item, stand_ins) for item in value] if isinstance(value, list) else value
+            shield = partial(self._shielded, stand_ins)
+            return {shield(key): shield(item) for key, item in value.items()}
+        return [self._shielded(stand_ins, item) for item in value] if isinstance(value, list) else value
 
 
 def _without_telemetry(turns: Sequence[Turn]) -> tuple[Sequence[Turn], tuple[str, ...]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.detokenize import TokenSpelling
-from gateway.encoding import Encoder, StandIns
+from gateway.encoding import Encoded, Encoder, StandIns
 from prefix_store.text import Segment, SegmentIndex
 
 # What may stand beside a border.
@@ -32,7 +32,7 @@ class _Piece:
     segment: Segment | None
 
 
-class Encoded:
+class Tokenised:
     """A rendered text's ids, and where in the text they lie."""
 
     def __init__(self, source: Segmenter, text: str, stand_ins: StandIns | None, pieces: Sequence[_Piece]) -> None:
@@ -85,18 +85,18 @@ class Segmenter:
         ids = encoder.special_ids
         self.control_ids = {content: token.to_bytes(TOKEN_BYTES, "little") for content, token in ids.items()}
 
-    def encode(self, text: str, tenant: str, stand_ins: StandIns | None = None) -> Encoded:
+    def encode(self, text: str, tenant: str, stand_ins: StandIns | None = None) -> Tokenised:
         """Encode a rendered text for a tenant. With `stand_ins`, control tokens between them are text."""
         if stand_ins is not None and self._encoder.strips:  # its pieces are not what stands in the text
-            ids = np.array(self._encoder.encode_marked(text, stand_ins), dtype="<u4").tobytes()
-            return Encoded(self, text, stand_ins, [_Piece(0, len(text), 0, Segment(text, ids))])
+            told = self._encoder.encode_marked(text, stand_ins)
+            return Tokenised(self, text, None, [_Piece(0, len(text), 0, _segment(text, told))])
         pieces: list[_Piece] = []
         tokens = 0
         for begin, end, control in self._cut(text, stand_ins):
             segment = None if control else self._segment(text[begin:end], tenant, stand_ins, at_start=not tokens)
             pieces.append(_Piece(begin, end, tokens, segment))
             tokens += 1 if segment is None else segment.tokens
-        return Encoded(self, text, stand_ins, pieces)
+        return Tokenised(self, text, stand_ins, pieces)
 
     def ends(self, segment: Segment) -> np.ndarray:
         """Return the character at which each of a segment's tokens ends: for half a character, after it."""
@@ -139,9 +139,11 @@ class Segmenter:
         known = self._index.get(tenant, text, kind=kind)
         if known is not None:
             return known
-        encode = self._encoder.encode_text if forged else self._encoder.encode_piece
-        ids = np.array(encode(text, at_start=at_start), dtype="<u4").tobytes()
-        return self._index.put(tenant, text, ids, kind=kind)
+        if forged:
+            made = _segment(text, self._encoder.encode_text(text, at_start=at_start))
+        else:
+            made = Segment(text, _packed(self._encoder.encode_piece(text, at_start=at_start)))
+        return self._index.put(tenant, made, kind=kind)
 
     def _ends(self, segment: Segment) -> np.ndarray:
         raw = segment.text.encode("utf-8", "surrogatepass")
@@ -153,9 +155,9 @@ class Segmenter:
             continues = (np.frombuffer(raw, dtype=np.uint8) & 0xC0) == 0x80  # noqa: PLR2004 - UTF-8's later bytes
             begun = np.cumsum(~continues)  # characters, byte by byte
             return begun[np.maximum(byte_ends - 1, 0)]
-        told = self._encoder.ends(segment.text)  # the vocabulary does not spell the text byte by byte
-        if len(told) == len(ids):
-            return np.array(told, dtype=np.int64)
+        told = self._encoder.encode_with_ends(segment.text)  # the vocabulary does not spell the text byte by byte
+        if _packed(told.ids) == segment.ids:
+            return np.array(told.ends, dtype=np.int64)
         return np.full(len(ids), len(segment.text))  # not to be known: no border inside
 
     def _bytes_of(self, ids: np.ndarray) -> np.ndarray:
@@ -166,3 +168,14 @@ class Segmenter:
             self._lengths[token] = len(raw) or len(name.encode())
         lengths: np.ndarray = self._lengths[ids]
         return lengths
+
+
+def _segment(text: str, told: Encoded) -> Segment:
+    """Return a segment whose ends are known."""
+    segment = Segment(text, _packed(told.ids))
+    segment.ends = _packed(told.ends)
+    return segment
+
+
+def _packed(numbers: Sequence[int]) -> bytes:
+    return np.array(numbers, dtype="<u4").tobytes()

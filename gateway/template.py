@@ -1,8 +1,10 @@
 """A model's chat template: messages in, text out, in a Jinja sandbox.
 
 Owns the compiled template and the names it may use. A template comes with the model, so it is not trusted: it sees
-plain JSON values only and cannot reach Python. Its clock is an argument, so that a date in the prompt can be tested.
-Rule: a refusal by the template (`raise_exception`) is the caller's error, not ours.
+plain JSON values only and cannot reach Python. Its clock is an argument, so that a date in the prompt can be tested,
+and stands still for a day.
+Rule: messages that the template cannot write, whether it refuses them (`raise_exception`) or fails on them, are the
+caller's error, not ours.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.errors import BadRequest
-from gateway.signs import signs_behind
+from gateway.signs import signs_behind, with_keys
 
 Message = Mapping[str, Any]
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+OURS: Final = frozenset({"messages", "tools", "add_generation_prompt"})  # names that no client's argument may have
 _SIGNS: Final = "keepwarm_signs"
+_FAILURES = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class _GenerationBlocks(jinja2.ext.Extension):
@@ -38,6 +42,11 @@ class _GenerationBlocks(jinja2.ext.Extension):
     def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _day(time: datetime) -> datetime:
+    """Return the day's beginning: a prompt that tells the time would never begin as the one before it."""
+    return time.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def _refuse(message: str) -> NoReturn:
@@ -54,8 +63,13 @@ def _tojson(
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
     """JSON as the model saw it in training: Jinja's own filter escapes for HTML."""
+    signs: str = context.get(_SIGNS, "")
+    value = with_keys(value) if signs else value
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    return signs_behind(text, context.get(_SIGNS, ""))
+    if ensure_ascii:
+        for sign in signs:
+            text = text.replace(json.dumps(sign).strip('"'), sign)
+    return signs_behind(text, signs) if signs else text
 
 
 class ChatTemplate:
@@ -70,7 +84,7 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         environment.globals |= {
             "raise_exception": _refuse,
-            "strftime_now": lambda form: clock().strftime(form),
+            "strftime_now": lambda form: _day(clock()).strftime(form),
         }
         self._names = dict(names)
         self._template = environment.from_string(source)
@@ -89,7 +103,8 @@ class ChatTemplate:
     ) -> str:
         """Write the conversation as the model expects it, up to where its answer begins.
 
-        `arguments` are more names for the template; `signs` are the characters that mark places in what it is given.
+        `arguments` are more names for the template; `signs` are the characters that stand in for or mark something in
+        what it is given, so that JSON keeps them as they are.
         """
         variables = {
             **arguments,
@@ -101,5 +116,5 @@ class ChatTemplate:
         }
         try:
             return self._template.render(variables)
-        except jinja2.TemplateError as error:
+        except _FAILURES as error:
             raise BadRequest(f"The model's chat template refused these messages: {error}", param="messages") from error

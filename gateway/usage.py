@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.miss import MissReport
+from gateway.miss import Comparison, MissReport
 from gateway.retention import MarkReport, Written
 
 __all__ = ["Facts", "Projections", "PromptFacts", "Written", "projections"]
@@ -26,6 +26,7 @@ class PromptFacts:
     written: tuple[Written, ...] = ()  # `write` by class, in the prompt's order
     retention: tuple[MarkReport, ...] = ()  # what became of each mark
     misses: tuple[MissReport, ...] = ()  # why tokens were not read; they sum to `computed`
+    comparison: Comparison | None = None  # what the client asked to be told of two requests
     normalised: tuple[str, ...] = ()  # rules by which the gateway took telemetry out of the prompt
 
     @property

@@ -103,13 +103,14 @@ class RedisSettings:
         """The server in words, without credentials."""
         return self.socket or f"{self.host}:{self.port}/{self.db}"
 
-    def key_of(self, kind: str, name: str = "") -> str:
+    def key_of(self, kind: str, name: str = "", *within: str) -> str:
         """Return the key of one thing: the prefix and a digest under the secret, the same in every process.
 
         Each part is framed by its length, so that no two things share a key; whoever reads the keys learns nothing.
         """
         secret = hashlib.blake2b(self.secret.encode(), digest_size=64, person=b"keepwarm-keys").digest()
-        framed = b"".join(len(part).to_bytes(8, "big") + part for part in (kind.encode(), name.encode()))
+        parts = [part.encode() for part in (kind, name, *within)]
+        framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return self.prefix + hashlib.blake2b(framed, key=secret, digest_size=20).hexdigest()
 
 

@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ from prefix_store.store import (
 
 POLL_S = 0.25  # a lost message heals within this and one call
 RACES = 16  # lost to other writers before a change is given up
+KEPT_BYTES = 256 << 10  # sent in one call, so that a call of many values keeps within the timeout
+KEPT_KEYS = 64  # read in one call
 SELF = "keepwarm"  # who the audit trail says has re-seeded
 
 _decode_record = msgspec.json.Decoder(Record).decode
@@ -143,6 +146,25 @@ class RedisStore:
         """Return the counters of a space."""
         found: dict[Any, Any] = await self._link.read(lambda: self._link.redis.hgetall(self._space(space)))
         return {name.decode(): int(value) for name, value in found.items()}
+
+    async def keep(self, space: str, items: Mapping[str, bytes], *, ttl_s: float) -> None:
+        """Keep values under a space, each for `ttl_s` of this server's clock."""
+        ttl_ms = max(1, round(ttl_s * 1000))
+        for some in _portions(items):
+            pipeline = self._link.redis.pipeline(transaction=False)
+            for key, value in some:
+                _ = pipeline.set(self._key_of("kept", space, key), value, px=ttl_ms)
+            await self._link.write(pipeline.execute)
+
+    async def recall(self, space: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """Return those of the values that are still kept."""
+        found: dict[str, bytes] = {}
+        for begin in range(0, len(keys), KEPT_KEYS):
+            some = keys[begin : begin + KEPT_KEYS]
+            names = [self._key_of("kept", space, key) for key in some]
+            values: list[Any] = await self._link.read(partial(self._link.redis.mget, names))
+            found |= {key: value for key, value in zip(some, values, strict=True) if value is not None}
+        return found
 
     def watch(self) -> AsyncIterator[Snapshot]:
         """Go over what is known: now, then at each change seen here."""
@@ -247,6 +269,20 @@ class RedisStore:
                         if await messages.get_message(timeout=None) is not None:
                             self._look.set()
             await asyncio.sleep(poll_s)
+
+
+def _portions(items: Mapping[str, bytes]) -> Iterator[list[tuple[str, bytes]]]:
+    """Split into lists of KEPT_BYTES or little more each."""
+    portion: list[tuple[str, bytes]] = []
+    size = 0
+    for key, value in items.items():
+        portion.append((key, value))
+        size += len(key) + len(value)
+        if size >= KEPT_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 def _read_files(settings: RedisSettings) -> dict[str, str]:

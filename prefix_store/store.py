@@ -14,7 +14,7 @@ StateError
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -206,6 +206,15 @@ class SharedState(Protocol):
 
     async def counters(self, space: str) -> dict[str, int]:
         """Return the counters of a space that is not forgotten, else {}. Raises StoreUnavailable."""
+
+    async def keep(self, space: str, items: Mapping[str, bytes], *, ttl_s: float) -> None:
+        """Keep values under a space, each until `ttl_s` after it was last written. They may go before their time.
+
+        `ttl_s` is above zero. Raises StoreUnavailable; then some may have been kept and some not.
+        """
+
+    async def recall(self, space: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """Return those of the values that are still kept. Raises StoreUnavailable."""
 
     def watch(self) -> AsyncIterator[Snapshot]:
         """Go over what is known: now, then at each change seen here. A slow reader skips to the newest."""

@@ -62,13 +62,12 @@ class SegmentIndex:
             segments.move_to_end(key)
             return found
 
-    def put(self, tenant: str, text: str, ids: bytes, *, kind: int = 0) -> Segment:
-        """Remember what `text` is encoded to; one that is larger than all memory is not kept."""
-        segment = Segment(text, ids)
+    def put(self, tenant: str, segment: Segment, *, kind: int = 0) -> Segment:
+        """Remember a segment and return it; one that is larger than all memory is not kept."""
         if segment.size > self._limit:
             return segment
         with self._lock:
-            segments, key = self._by_tenant[tenant], _key(text, kind)
+            segments, key = self._by_tenant[tenant], _key(segment.text, kind)
             before = segments.pop(key, None)
             segments[key] = segment
             self._grow(tenant, segment.size - (before.size if before else 0))

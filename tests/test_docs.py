@@ -14,14 +14,18 @@ from gateway.cli import app
 from gateway.config import SETTINGS
 from gateway.errors import HTTP_CODES, VERDICTS
 from gateway.metrics import Metrics
+from gateway.nonces import RULES
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("engine", "gateway", "prefix_store")
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 OPERATORS = (ROOT / "docs/operators.md").read_text()
+CLIENTS = (ROOT / "docs/clients.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+CODE = re.compile(r'\bcode="(\w+)"')
+RESPONSES_OWN = {"server_error", "rate_limit_exceeded"}  # words of a response that failed, not of an error
 ROW = re.compile(r"^\| (?:`(--[\w-]+)`|-) \| `(KEEPWARM_\w+)` \| (?:`(\S+)`|-) \| (.*) \|$", re.MULTILINE)
 
 
@@ -85,6 +89,19 @@ def test_every_error_code_is_listed() -> None:
     codes |= {(status, code) for status, code in HTTP_CODES.items() if code}
     listed = {(int(status), code) for status, code in re.findall(r"^\| (\d+) \| .*?`(\w+)`", OPERATORS, re.MULTILINE)}
     assert codes <= listed
+    written = {code for path in ROOT.glob("gateway/**/*.py") for code in CODE.findall(path.read_text())}
+    assert len(written) > 15
+    assert written - RESPONSES_OWN <= {code for _, code in listed}
+
+
+def test_every_address_is_listed() -> None:
+    """Each address of the APIs stands in the operators' row and in the clients' table, and so does each rule's name."""
+    wiring = (ROOT / "gateway/app.py").read_text()
+    addresses = {address.replace(":.+}", "}") for address in re.findall(r'"(/v1/[^"]+)"', wiring)}
+    assert len(addresses) == 9
+    for text in (OPERATORS, CLIENTS):
+        assert {f"{address}`" for address in addresses} <= set(re.findall(r"/v1/[\w/{}]+`", text))
+    assert {rule.name for rule in RULES} == set(re.findall(r"^\| `([a-z-]+)` \| Claude", CLIENTS, re.MULTILINE))
 
 
 def test_the_curl_of_the_readme_is_a_request() -> None:

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.api.anthropic_blocks import CALL_PREFIX
 from gateway.api.anthropic_messages import MessagesRequest
+from gateway.api.diagnostics import CacheMissReason, anthropic_reason
 from gateway.api.extension import Keepwarm, extension_of
 from gateway.ask import Ask
 from gateway.events import AnswerEnd, Began, CallArguments, CallBegan, Done, Ended, Event, Text
@@ -76,12 +77,6 @@ class AnswerCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
 AnswerBlock = AnswerText | AnswerCall
 
 
-class CacheMissReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the prompt differs from the earlier one."""
-
-    type: str
-
-
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `diagnostics`."""
 
@@ -126,16 +121,17 @@ def usage_of(facts: PromptFacts, output: int) -> Usage:
     )
 
 
-def diagnosed(request: MessagesRequest) -> Diagnosed:
-    """Answer `diagnostics`: without an earlier message there is nothing to compare, else no comparison is at hand."""
+def diagnosed(request: MessagesRequest, facts: PromptFacts) -> Diagnosed:
+    """Answer `diagnostics`: null where there is nothing to compare with, or nothing changed."""
     if request.diagnostics is None:
         return UNSET
     if request.diagnostics.previous_message_id is None:
         return None
-    return Diagnosis(cache_miss_reason=CacheMissReason(type="unavailable"))
+    reason = anthropic_reason(facts.comparison)
+    return None if reason is None else Diagnosis(cache_miss_reason=reason)
 
 
-def message(ask: Ask, events: Iterable[Event], diagnostics: Diagnosed = UNSET) -> bytes:
+def message(ask: Ask, events: Iterable[Event], request: MessagesRequest) -> bytes:
     """Shape a whole answer from all of its events."""
     blocks: list[tuple[CallBegan | None, list[str]]] = []
     ended, done = Ended("stop"), None
@@ -162,7 +158,7 @@ def message(ask: Ask, events: Iterable[Event], diagnostics: Diagnosed = UNSET) -
             stop_reason=_stop_reason(ask, ended),
             stop_sequence=ended.stop,
             usage=usage_of(done.facts, done.facts.generated),
-            diagnostics=diagnostics,
+            diagnostics=diagnosed(request, done.facts),
             keepwarm=extension_of(done.facts),
         )
     )
@@ -190,10 +186,10 @@ def _stop_reason(ask: Ask, ended: Ended) -> StopReason:
 class Stream:
     """Shapes one streamed answer, event by event."""
 
-    def __init__(self, ask: Ask, diagnostics: Diagnosed = UNSET) -> None:
-        """Prepare for the answer to `ask`."""
+    def __init__(self, ask: Ask, request: MessagesRequest) -> None:
+        """Prepare for the answer to `ask`, which was made of `request`."""
         self._ask = ask
-        self._diagnostics = diagnostics
+        self._request = request
         self._blocks = 0  # begun so far
         self._open: Literal["text", "tool_use"] | None = None
         self._ended = Ended("stop")
@@ -224,7 +220,7 @@ class Stream:
             stop_reason=None,
             stop_sequence=None,
             usage=usage_of(facts, 0),
-            diagnostics=self._diagnostics,
+            diagnostics=diagnosed(self._request, facts),
         )
         return _event("message_start", {"message": shell})
 

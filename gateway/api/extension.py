@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway import miss as miss_report
 from gateway.usage import Facts, projections
 
 
@@ -41,6 +42,15 @@ class KeptFor(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
+class Where(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the prompt parts from the earlier one, and what the text there looks like."""
+
+    message: str  # its path in the request
+    character: int | None
+    token: int
+    looks_like: str
+
+
 class Miss(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Prompt tokens that were not read, and why."""
 
@@ -48,6 +58,7 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fate: str
     tokens: int
     at: str | None = None
+    where: Where | None = None
 
 
 class Keepwarm(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +105,16 @@ def extension_of(facts: Facts) -> Keepwarm:
                 fate=miss.fate,
                 tokens=miss.tokens,
                 at=None if miss.at is None else _instant(miss.at),
+                where=None if miss.where is None else _where(miss.where),
             )
             for miss in facts.misses
         ),
         normalised=facts.normalised,
     )
+
+
+def _where(where: miss_report.Where) -> Where:
+    return Where(message=where.message, character=where.character, token=where.token, looks_like=where.looks_like)
 
 
 def _instant(at: datetime) -> str:

@@ -29,7 +29,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         path = _half_surrogate(body)
         if path is not None:
-            message = f"'{path}' holds half of a surrogate pair, which is not a character."
+            message = f"Invalid '{path}': half of a surrogate pair is not a character."
             raise BadRequest(message, param=path, code="invalid_unicode") from error
         raise BadRequest(f"The body is not valid JSON: {error}", code="invalid_json") from error
     except RecursionError as error:

@@ -12,14 +12,17 @@ from gateway.keys import BACKEND
 
 
 async def models(request: web.Request) -> web.Response:
-    """GET /v1/models."""
+    """GET /v1/models: the models that are served."""
     if speaks_anthropic(request.path, request.headers):
         return json_response(anthropic_models.model_page([_served(request)]))
     return web.json_response({"object": "list", "data": [_card(request)]})
 
 
 async def model(request: web.Request) -> web.Response:
-    """GET /v1/models/{id}. Raises UnknownModel."""
+    """GET /v1/models/{id}: one model.
+
+    Raises UnknownModel.
+    """
     wanted = request.match_info["id"]
     if wanted != request.app[BACKEND].model:
         raise UnknownModel(wanted)

@@ -146,7 +146,7 @@ def ask_of(request: ChatRequest, request_id: str, *, tenant: str = "default") ->
 
 
 def _settings(request: ChatRequest) -> dict[str, str]:
-    """What a template may ask for beside the conversation."""
+    """Return what a template may ask for beside the conversation."""
     form = request.response_format
     named = {
         "reasoning_effort": request.reasoning_effort,

@@ -7,6 +7,7 @@ prompt counts once. A text prompt is read as the tokenizer reads any text, so he
 from __future__ import annotations
 
 import codecs
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
@@ -235,24 +236,26 @@ class Answer:
                 self._done.append(one.facts)
         return []
 
-    def _part(self, choice: int, text: str, rows: Sequence[Logprob | None]) -> CompletionChoice:
+    def _part(self, choice: int, text: str, rows: Sequence[Logprob]) -> CompletionChoice:
         index = self._place * self._asks[0].choices + choice
         logprobs = None if self._request.logprobs is None else _logprobs(rows, self._lengths[index])
         self._lengths[index] += len(text)
         return CompletionChoice(index=index, text=text, logprobs=logprobs)
 
 
-def _logprobs(rows: Sequence[Logprob | None], begin: int) -> Logprobs:
-    """Shape the rows of a text that begins at character `begin` of its choice."""
+def _logprobs(rows: Sequence[Logprob], begin: int) -> Logprobs:
+    """Shape the rows of a text that begins at character `begin` of its choice; what nothing tells of is null."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     offsets = []
     for row in rows:
         offsets.append(begin)
-        begin += len(decoder.decode(row.spelling)) if row else 0
+        begin += len(decoder.decode(row.spelling))
     return Logprobs(
-        tokens=tuple(row.token if row else "" for row in rows),
-        token_logprobs=tuple(row.logprob if row and row.logprob == row.logprob else None for row in rows),
-        top_logprobs=tuple({other.token: other.logprob for other in row.top} if row else None for row in rows),
+        tokens=tuple(row.token for row in rows),
+        token_logprobs=tuple(None if math.isnan(row.logprob) else row.logprob for row in rows),
+        top_logprobs=tuple(
+            None if math.isnan(row.logprob) else {other.token: other.logprob for other in row.top} for row in rows
+        ),
         text_offset=tuple(offsets),
     )
 

@@ -6,6 +6,7 @@ and OpenRouter clients send; every refusal names the field by its path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,8 @@ MAX_STOP_LENGTH = 1024  # characters
 MAX_CHOICES = 128
 MAX_ALTERNATIVES = 20  # log-probabilities told beside a token's own
 INT64_MAX = 2**63 - 1
+
+_TOKEN_ID = re.compile(r"[0-9]{1,10}")
 
 TokenCount = Annotated[int, Meta(ge=1, le=INT64_MAX)]
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -200,7 +203,7 @@ def _biases(biases: Mapping[str, float]) -> dict[int, float]:
     """Read token ids, which JSON spells as strings."""
     found = {}
     for key, bias in biases.items():
-        if not (key.isascii() and key.isdigit() and int(key) < 2**32):
+        if not (_TOKEN_ID.fullmatch(key) and int(key) < 2**32):
             raise BadRequest(f"{key!r} is no token id.", param=f"logit_bias.{key[:32]}")
         found[int(key)] = bias
     return found

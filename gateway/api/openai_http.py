@@ -23,7 +23,7 @@ from gateway.keys import EXCHANGES, IDENTITY, RENDERER
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions: answer a conversation."""
     wanted = await parsed(openai_chat.parse, await body_of(request))
     created = int(time.time())
     ask = openai_chat.ask_of(wanted, f"chatcmpl-{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
@@ -35,7 +35,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    """POST /v1/completions."""
+    """POST /v1/completions: go on from texts or token ids."""
     wanted = await parsed(openai_completions.parse, await body_of(request))
     created = int(time.time())
     asks = openai_completions.asks_of(wanted, f"cmpl-{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.api.diagnostics import openai_diagnostics
 from gateway.api.extension import extension_of
 from gateway.api.responses_items import Item
 from gateway.api.responses_request import ResponsesRequest
@@ -63,14 +64,10 @@ class Answer:
         response_id: str,
         *,
         wall: Callable[[], float],
-        compared_known: bool = False,
     ) -> None:
-        """Prepare an answer to `request`. `compared_known`: the response to compare with is kept here."""
+        """Prepare an answer to `request`."""
         self._template = template(request, response_id, int(wall()))
-        compared = request.cache.comparison_response_id
-        if compared is not None:
-            word = "unavailable" if compared_known else "comparison_response_not_found"
-            self._template = msgspec.structs.replace(self._template, prompt_cache_diagnostics={"type": word})
+        self._compared = request.cache.comparison_response_id is not None
         self._prewarms = bool(request.cache.prewarm)
         self._wall = wall
         self._output: list[OutputItem] = []
@@ -84,7 +81,10 @@ class Answer:
     def take(self, event: Event) -> list[Part]:
         """Take the next event and return what a stream says of it."""
         match event:
-            case Began():
+            case Began(facts=facts):
+                if self._compared:
+                    told = openai_diagnostics(facts.comparison)
+                    self._template = msgspec.structs.replace(self._template, prompt_cache_diagnostics=told)
                 return self._begin()
             case Text(text=text, logprobs=logprobs):
                 return self._text(text, logprobs)

@@ -28,15 +28,13 @@ RESPONSES: Final = web.AppKey("responses", ResponseStore)
 
 
 async def responses(request: web.Request) -> web.StreamResponse:
-    """POST /v1/responses."""
+    """POST /v1/responses: answer a conversation, and keep the answer for a later one to go on from."""
     body = await body_of(request)
     wanted = await parsed(parse, body)
     store, tenant = request.app[RESPONSES], request[IDENTITY].tenant
     earlier = store.earlier(tenant, wanted.previous_response_id, wanted.references, time.monotonic())
     ask = ask_of(wanted, f"resp_{uuid.uuid4().hex}", tenant=tenant, earlier=earlier)
-    compared = wanted.cache.comparison_response_id
-    compared_known = compared is not None and store.get(tenant, compared, time.monotonic()) is not None
-    answer = Answer(wanted, ask.id, wall=time.time, compared_known=compared_known)
+    answer = Answer(wanted, ask.id, wall=time.time)
 
     def keep() -> bytes:
         whole = answer.body()

@@ -199,7 +199,7 @@ def ask_of(request: ResponsesRequest, response_id: str, *, tenant: str = "defaul
 
 
 def _settings(request: ResponsesRequest) -> dict[str, str]:
-    """What a template may ask for beside the conversation."""
+    """Return what a template may ask for beside the conversation."""
     reasoning, text = request.reasoning or {}, request.text
     named = {
         "reasoning_effort": reasoning.get("effort"),

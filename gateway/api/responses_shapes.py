@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway.api.diagnostics import CacheDiagnostics
 from gateway.api.extension import Keepwarm
 from gateway.api.responses_request import CacheOptions, Chosen, ResponsesRequest
 from gateway.errors import Problem
@@ -132,7 +133,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     output: tuple[OutputItem, ...]
     parallel_tool_calls: bool
     previous_response_id: str | None
-    prompt_cache_diagnostics: dict[str, str] | UnsetType = UNSET
+    prompt_cache_diagnostics: CacheDiagnostics | UnsetType = UNSET
     prompt_cache_key: str | None
     prompt_cache_options: CacheOptions | None
     prompt_cache_retention: str | None

@@ -2,7 +2,7 @@
 
 Pure text. Rules: the frame of a call is spelled literally, as models were trained to write it, so only its arguments
 are a schema's, whose references keep their root; a tool that is not strict is confined as far as its schema is known to
-llguidance, and where the model may choose not to call, only to an object.
+llguidance, and where the model may choose not to call, only to an object; blanks end, as in every JSON here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.ask import Tool, ToolChoice
+from gateway.grammars import GUIDANCE
 
 ANY = "/(?s:.*)/"
 
@@ -36,11 +37,11 @@ def marker(text: str, ids: Mapping[str, int]) -> str:
 
 def arguments(tool: Tool, choice: ToolChoice) -> str:
     """Spell what a tool's arguments may be."""
-    schema: dict[str, Any] = {"type": "object"}
+    schema: dict[str, Any] = {"type": "object", "x-guidance": dict(GUIDANCE)}
     if tool.strict or choice.mode == "required":
         schema = {**tool.parameters, **schema}
     if not tool.strict:
-        schema["x-guidance"] = {"lenient": True}
+        schema["x-guidance"]["lenient"] = True
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
 
@@ -48,8 +49,9 @@ def objects(tools: Sequence[Tool], choice: ToolChoice, key: str) -> str:
     """Write the rules `call` and `call_0` …: each call is an object of a name and, under `key`, arguments."""
     rules = ["call: " + " | ".join(f"call_{index}" for index in range(len(tools)))]
     for index, tool in enumerate(tools):
-        head = f'{{"name": {literal(tool.name)}, "{key}": '
-        rules.append(f"call_{index}: {literal(head)} {arguments(tool, choice)} {literal('}')}")
+        head = ("{", '"name"', ":", " ", literal(tool.name), ",", " ", f'"{key}"', ":", " ")
+        spelled = " ".join(map(literal, head))  # in JSON's own lexemes, so that other JSON may stand beside a call
+        rules.append(f"call_{index}: {spelled} {arguments(tool, choice)} {literal('}')}")
     return "\n".join(rules)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.ask import ToolCall
-from gateway.canonical import canonical, text
+from gateway.canonical import text
 
 _PROMPT = """# Tools
 
@@ -30,5 +30,5 @@ def call_object(call: ToolCall, key: str) -> str:
 
 
 def call_arguments(call: ToolCall) -> str:
-    """Write a call's arguments: canonical JSON; a JSON string where the client's text is not JSON."""
-    return text(canonical(call.arguments, path="arguments"))
+    """Write a call's arguments as they are ordered; a JSON string where the client's text is not JSON."""
+    return text(call.arguments)

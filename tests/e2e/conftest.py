@@ -9,12 +9,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from anthropic import Anthropic, AsyncAnthropic
+from openai import AsyncOpenAI, OpenAI
 
+from tests.e2e.answers import Answers, anthropic_sdk, async_anthropic_sdk, async_openai_sdk, openai_sdk
 from tests.tiny_model import save_tiny_model
 
 PATIENCE_S = 60.0
@@ -52,18 +55,24 @@ def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """Start servers and wait until they are ready; all end with the run."""
     processes: list[subprocess.Popen[bytes]] = []
 
-    def start(*flags: str, home: Path | None = None, **environ: str) -> Server:
+    def start(
+        *flags: str,
+        home: Path | None = None,
+        model: Path | str = tiny_model,
+        patience_s: float = PATIENCE_S,
+        **environ: str,
+    ) -> Server:
         home = home or tmp_path_factory.mktemp("home")
         port, admin_port = free_port(), free_port()
         ports = ("--port", str(port), "--admin-port", str(admin_port))
-        command = [sys.executable, "-m", "gateway.cli", "serve", *ports, "--model", str(tiny_model), *flags]
+        command = [sys.executable, "-m", "gateway.cli", "serve", *ports, "--model", str(model), *flags]
         environment = os.environ | {"XDG_STATE_HOME": str(home), "XDG_CACHE_HOME": str(home)} | environ
         log = (home / "server.log").open("wb")
         with log:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         processes.append(process)
-        server = Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", tiny_model.name, process)
-        until(lambda: is_ready(server) or process.poll() is not None)
+        server = Server(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", Path(model).name, process)
+        until(lambda: is_ready(server) or process.poll() is not None, patience_s)
         assert process.poll() is None, (home / "server.log").read_text()
         return server
 
@@ -80,6 +89,43 @@ def server(start_server: StartServer) -> Server:
     return start_server("--kv-bytes", "8MiB")
 
 
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    """Checks every answer that the clients below get: a test ends well only if all of them add up."""
+    answers = Answers()
+    yield answers
+    assert answers.seen > 0
+    assert answers.wrong == []
+
+
+@pytest.fixture
+def openai_client(server: Server, answers: Answers) -> Iterator[OpenAI]:
+    """OpenAI's SDK at the shared server."""
+    with openai_sdk(server.url, answers) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_openai_client(server: Server, answers: Answers) -> AsyncIterator[AsyncOpenAI]:
+    """The same, asynchronous."""
+    async with async_openai_sdk(server.url, answers) as client:
+        yield client
+
+
+@pytest.fixture
+def anthropic_client(server: Server, answers: Answers) -> Iterator[Anthropic]:
+    """Anthropic's SDK at the shared server."""
+    with anthropic_sdk(server.url, answers) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_anthropic_client(server: Server, answers: Answers) -> AsyncIterator[AsyncAnthropic]:
+    """The same, asynchronous."""
+    async with async_anthropic_sdk(server.url, answers) as client:
+        yield client
+
+
 def is_ready(server: Server) -> bool:
     """Ask /ready, as an operator's probe does."""
     try:
@@ -89,9 +135,9 @@ def is_ready(server: Server) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Wait for another process: it tells us nothing, so it is asked again and again."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(POLL_S)

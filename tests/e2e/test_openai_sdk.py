@@ -6,54 +6,22 @@ import asyncio
 import os
 import signal
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.e2e.answers import Answers, openai_sdk
 from tests.e2e.conftest import Server, StartServer, is_ready, until
 from tests.e2e.metrics import metric
-
-BLOCK = 16
-
-
-def handbook(name: str) -> str:
-    """Write a long beginning that no other name shares."""
-    return f"Section {name}. The warehouse keeps the cold things cold and the warm things warm. " * 8
+from tests.e2e.talk import BLOCK, cached, handbook, messages
 
 
-def messages(text: str, question: str = "Why?") -> Any:
-    """A long beginning and a short question."""
-    return [{"role": "system", "content": text}, {"role": "user", "content": question}]
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[OpenAI]:
-    """The SDK as an application uses it."""
-    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(server: Server) -> AsyncIterator[AsyncOpenAI]:
-    """The SDK as an asynchronous application uses it."""
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
-        yield client
-
-
-def cached(answer: Any) -> int:
-    """Cached tokens of an answer's or a chunk's usage."""
-    tokens: int = answer.usage.prompt_tokens_details.cached_tokens
-    return tokens
-
-
-def test_second_turn_is_computed_from_where_the_first_ended(client: OpenAI, server: Server) -> None:
+def test_second_turn_is_computed_from_where_the_first_ended(openai_client: OpenAI, server: Server) -> None:
     """The same long prompt again reads all but its end from the cache, and the answer is the same."""
     ask = {"model": server.model, "messages": messages(handbook("A")), "max_tokens": 8, "temperature": 0}
-    cold, warm = (client.chat.completions.create(**ask) for _ in range(2))
+    cold, warm = (openai_client.chat.completions.create(**ask) for _ in range(2))
     assert cold.choices[0].message.content == warm.choices[0].message.content
     assert cached(cold) <= BLOCK  # the template's own opening, where another test came first
     assert cold.usage is not None
@@ -70,11 +38,11 @@ def test_second_turn_is_computed_from_where_the_first_ended(client: OpenAI, serv
     assert all(value >= 0 for value in extension["timings"].values())
 
 
-def test_stream_equals_the_whole_answer(client: OpenAI, server: Server) -> None:
+def test_stream_equals_the_whole_answer(openai_client: OpenAI, server: Server) -> None:
     """Streamed with usage, text, finish reason and counts are those of the whole answer."""
     ask = {"model": server.model, "messages": messages(handbook("B")), "max_tokens": 12, "temperature": 0}
-    whole = client.chat.completions.create(**ask)
-    chunks = list(client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+    whole = openai_client.chat.completions.create(**ask)
+    chunks = list(openai_client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == whole.choices[0].message.content
     reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
@@ -91,9 +59,9 @@ def test_stream_equals_the_whole_answer(client: OpenAI, server: Server) -> None:
     assert last.model_extra["keepwarm"]["computed_tokens"] == last.usage.prompt_tokens - cached(last)
 
 
-def test_stream_without_usage_says_none(client: OpenAI, server: Server) -> None:
+def test_stream_without_usage_says_none(openai_client: OpenAI, server: Server) -> None:
     """Unasked, a stream has no usage; the extension is on its last chunk."""
-    ask = client.chat.completions.create(
+    ask = openai_client.chat.completions.create(
         model=server.model, messages=messages("short"), max_tokens=3, stream=True, temperature=0
     )
     chunks = list(ask)
@@ -102,19 +70,19 @@ def test_stream_without_usage_says_none(client: OpenAI, server: Server) -> None:
     assert "keepwarm" in (chunks[-1].model_extra or {})
 
 
-def test_seed_repeats_an_answer(client: OpenAI, server: Server) -> None:
+def test_seed_repeats_an_answer(openai_client: OpenAI, server: Server) -> None:
     """One seed is one answer, cold or warm."""
     ask = {"model": server.model, "messages": messages("seeds"), "max_tokens": 16, "temperature": 1.0, "seed": 11}
-    first, second = (client.chat.completions.create(**ask).choices[0].message.content for _ in range(2))
+    first, second = (openai_client.chat.completions.create(**ask).choices[0].message.content for _ in range(2))
     assert first == second
 
 
-def test_conversation_hits_its_own_history(client: OpenAI, server: Server) -> None:
+def test_conversation_hits_its_own_history(openai_client: OpenAI, server: Server) -> None:
     """Each turn of a conversation reads at least what the turn before it had as its prompt, to whole blocks."""
     talk = messages(handbook("C"))
     before = 0
     for turn in range(4):
-        answer = client.chat.completions.create(model=server.model, messages=talk, max_tokens=6, temperature=0)
+        answer = openai_client.chat.completions.create(model=server.model, messages=talk, max_tokens=6, temperature=0)
         assert answer.usage is not None
         assert cached(answer) >= before - BLOCK
         before = answer.usage.prompt_tokens
@@ -122,11 +90,11 @@ def test_conversation_hits_its_own_history(client: OpenAI, server: Server) -> No
         talk = [*talk, {"role": "assistant", "content": content}, {"role": "user", "content": f"And {turn}?"}]
 
 
-async def test_clients_at_once_get_the_answers_they_get_alone(async_client: AsyncOpenAI, server: Server) -> None:
+async def test_clients_at_once_get_the_answers_they_get_alone(async_openai_client: AsyncOpenAI, server: Server) -> None:
     """Eight clients over two prefixes get what each would get alone."""
 
     async def ask(number: int) -> str | None:
-        answer = await async_client.chat.completions.create(
+        answer = await async_openai_client.chat.completions.create(
             model=server.model,
             messages=messages(handbook(f"D{number % 2}"), f"Question {number}?"),
             max_tokens=10,
@@ -138,32 +106,32 @@ async def test_clients_at_once_get_the_answers_they_get_alone(async_client: Asyn
     assert [await ask(number) for number in range(8)] == together
 
 
-def test_models_are_listed(client: OpenAI, server: Server) -> None:
+def test_models_are_listed(openai_client: OpenAI, server: Server) -> None:
     """The SDK finds the model it then asks for."""
-    assert [model.id for model in client.models.list()] == [server.model]
+    assert [model.id for model in openai_client.models.list()] == [server.model]
 
 
-def test_refusals_are_the_sdks_own_errors(client: OpenAI, server: Server) -> None:
+def test_refusals_are_the_sdks_own_errors(openai_client: OpenAI, server: Server) -> None:
     """The SDK raises the class that fits, with code and field."""
     with pytest.raises(openai.NotFoundError) as unknown:
-        client.chat.completions.create(model="other", messages=messages("x"))
+        openai_client.chat.completions.create(model="other", messages=messages("x"))
     assert unknown.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as wrong:
-        client.chat.completions.create(model=server.model, messages=messages("x"), temperature=9)
+        openai_client.chat.completions.create(model=server.model, messages=messages("x"), temperature=9)
     assert wrong.value.param == "temperature"
 
 
-def test_prompt_beyond_the_window_is_refused_with_both_numbers(client: OpenAI, server: Server) -> None:
+def test_prompt_beyond_the_window_is_refused_with_both_numbers(openai_client: OpenAI, server: Server) -> None:
     """A prompt is never cut: what does not fit is refused."""
     with pytest.raises(openai.BadRequestError) as refusal:
-        client.chat.completions.create(model=server.model, messages=messages("xy " * 2000), max_tokens=4)
+        openai_client.chat.completions.create(model=server.model, messages=messages("xy " * 2000), max_tokens=4)
     assert refusal.value.code == "context_length_exceeded"
     assert "2048 tokens" in refusal.value.message
 
 
-async def test_client_that_leaves_is_noticed(async_client: AsyncOpenAI, server: Server) -> None:
+async def test_client_that_leaves_is_noticed(async_openai_client: AsyncOpenAI, server: Server) -> None:
     """A stream left after its first chunks stops the engine; its blocks stay reusable."""
-    stream = await async_client.chat.completions.create(
+    stream = await async_openai_client.chat.completions.create(
         model=server.model, messages=messages(handbook("E")), max_tokens=1000, temperature=0, stream=True
     )
     async for _ in stream:
@@ -173,21 +141,21 @@ async def test_client_that_leaves_is_noticed(async_client: AsyncOpenAI, server: 
     assert metric(server, 'keepwarm_exchanges_total{model="tiny-llama",outcome="cancelled"}') >= 1
 
 
-def test_counters_equal_the_answers(client: OpenAI, server: Server) -> None:
+def test_counters_equal_the_answers(openai_client: OpenAI, server: Server) -> None:
     """Read tokens in the metrics grow by exactly what the answer says."""
     name = 'keepwarm_prompt_tokens_total{cache="read",model="tiny-llama"}'
     ask = {"model": server.model, "messages": messages(handbook("F")), "max_tokens": 2}
-    client.chat.completions.create(**ask)
+    openai_client.chat.completions.create(**ask)
     before = metric(server, name)
-    answer = client.chat.completions.create(**ask)
+    answer = openai_client.chat.completions.create(**ask)
     assert metric(server, name) - before == cached(answer) > 0
 
 
-def test_engine_that_dies_is_started_again(start_server: StartServer) -> None:
+def test_engine_that_dies_is_started_again(start_server: StartServer, answers: Answers) -> None:
     """Its requests hear of it, health stays, readiness comes back, and SIGTERM still ends everything in order."""
     server = start_server("--kv-bytes", "4MiB")
     engine = child_of(server.process.pid)
-    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+    with openai_sdk(server.url, answers) as client:
         ask = {"model": server.model, "messages": messages("again"), "temperature": 0}
         stream = client.chat.completions.create(**ask, max_tokens=1900, stream=True)
         next(stream)

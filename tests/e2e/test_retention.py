@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.answers import check_extension, check_openai
 from tests.e2e.conftest import Server, StartServer, until
 from tests.state.servers import SECRET, RedisServer
 
@@ -35,6 +36,7 @@ def ask(server: Server, text: str = LONG, *, key: str = "none", **fields: Any) -
     """Ask once; return the tokens read and the extension."""
     body = {"model": server.model, "max_tokens": 2, "temperature": 0, "messages": [{"role": "user", "content": text}]}
     answer = call(f"{server.url}/v1/chat/completions", body | fields, key=key)
+    check_extension(answer["keepwarm"], *check_openai(answer["usage"]))
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"], answer["keepwarm"]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.errors import EngineUnavailable
@@ -48,6 +48,7 @@ class Script:
     reason: Literal["stop", "length"] = "stop"
     read: int = 0
     then: Exception | Literal["finish", "hang"] = "finish"
+    until: Mapping[int, asyncio.Event] = field(default_factory=dict)  # by a delta's place: silence before it
 
 
 class ScriptedBackend:
@@ -58,6 +59,7 @@ class ScriptedBackend:
     def __init__(self, script: Script) -> None:
         """Be ready at once."""
         self.script = script
+        self.queue: list[Script] = []  # for the next requests, one each, before `script`
         self.card: ModelCard | None = CARD
         self.restarts = 0
         self.submitted: list[Submit] = []
@@ -86,13 +88,13 @@ class ScriptedBackend:
         self.running += 1
         self.entered.release()
         try:
-            yield self._play(submit)
+            yield self._play(submit, self.queue.pop(0) if self.queue else self.script)
         finally:
             self.running -= 1
             self.left.release()
 
-    async def _play(self, submit: Submit) -> AsyncIterator[Delta]:
-        script, prompt = self.script, len(submit.tokens) // 4
+    async def _play(self, submit: Submit, script: Script) -> AsyncIterator[Delta]:
+        prompt = len(submit.tokens) // 4
         prefilled: Prefilled | None = Prefilled(
             prompt=prompt,
             read=script.read,
@@ -102,10 +104,14 @@ class ScriptedBackend:
             marks=tuple(KeptMark(tokens=o.tokens, kept="promised", left_s=o.ttl_s) for o in submit.keep.marks),
             missed=(Missed(fate="never_written", tokens=prompt - script.read),),
         )
-        for tokens in script.deltas:
+        for place, tokens in enumerate(script.deltas):
+            if place in script.until:
+                await script.until[place].wait()
             yield Delta(id=submit.id, tokens=tokens, prefilled=prefilled)
             prefilled = None
             await asyncio.sleep(0)
+        if len(script.deltas) in script.until:
+            await script.until[len(script.deltas)].wait()
         if isinstance(script.then, Exception):
             raise script.then
         if script.then == "hang":

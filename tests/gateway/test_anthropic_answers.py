@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import EngineUnavailable, Overloaded, PromptTooLong, QueueTimeout
-from gateway.api.anthropic_answers import Stream, counted, diagnosed, message, usage_of
+from gateway.api.anthropic_answers import Stream, counted, message, usage_of
 from gateway.api.anthropic_errors import dotted, error_body, error_event
 from gateway.api.anthropic_messages import ask_of, parse
 from gateway.api.anthropic_models import model_info, model_page
@@ -25,6 +25,7 @@ from gateway.usage import Facts, PromptFacts, Written
 from tests.gateway.test_anthropic_messages import body
 
 ASK = Ask(id="msg_1", model="tiny", max_tokens=9)
+REQUEST = parse(b'{"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}')
 WRITTEN = (Written(tokens=20, asked="1h", applied="5m"), Written(tokens=10, asked="5m", applied="5m"))
 
 
@@ -53,12 +54,12 @@ def answer(*events: Event, end: Ended | None = None, done: Facts | None = None) 
 
 def whole(events: Sequence[Event], ask: Ask = ASK) -> Message:
     """The whole answer, checked against the SDK's types."""
-    return Message.model_validate(json.loads(message(ask, events)))
+    return Message.model_validate(json.loads(message(ask, events, REQUEST)))
 
 
 def streamed(events: Sequence[Event], ask: Ask = ASK) -> bytes:
     """The streamed answer."""
-    shapes = Stream(ask)
+    shapes = Stream(ask, REQUEST)
     return b"".join(shapes.shape(event) for event in events)
 
 
@@ -198,7 +199,7 @@ def test_extension_rides_on_the_whole_answer_and_on_the_last_event_with_usage() 
     """The `keepwarm` object is the same in both, and the SDK lets it pass."""
     events = answer(Text("a"))
     streams = [event["keepwarm"] for event in data_of(streamed(events)) if "keepwarm" in event]
-    assert streams == [json.loads(message(ASK, events))["keepwarm"]]
+    assert streams == [json.loads(message(ASK, events, REQUEST))["keepwarm"]]
     assert streams[0]["computed_tokens"] == 60
 
 
@@ -261,9 +262,9 @@ def test_writes_without_a_ttl_count_as_the_defaults() -> None:
 def test_diagnostics_are_answered_where_asked(field: dict[str, Any], answered: dict[str, Any]) -> None:
     """Absent means not asked, null that there is nothing to compare with; whole and streamed agree."""
     request = parse(body(**field))
-    ask, diagnostics = ask_of(request, "msg_1"), diagnosed(request)
-    told = json.loads(message(ask, answer(Text("a")), diagnostics))
-    first = data_of(Stream(ask, diagnostics).shape(Began(facts())))[0]["message"]
+    ask = ask_of(request, "msg_1")
+    told = json.loads(message(ask, answer(Text("a")), request))
+    first = data_of(Stream(ask, request).shape(Began(facts())))[0]["message"]
     assert [{key: one[key] for key in ("diagnostics",) if key in one} for one in (told, first)] == [answered] * 2
     Message.model_validate(told)
 
@@ -335,7 +336,7 @@ def test_sdk_knows_the_errors(error: Exception, kind: type[anthropic.APIStatusEr
 def test_error_in_a_stream_is_raised_by_the_sdk() -> None:
     """A stream that fails after its beginning ends with an event that clients take for an error."""
     problem = Problem(status=503, kind="server_error", message="gone", code="engine_unavailable")
-    shapes = Stream(ASK)
+    shapes = Stream(ASK, REQUEST)
     begun = shapes.shape(Began(facts())) + shapes.shape(Text("a"))
     with pytest.raises(anthropic.APIStatusError, match="gone"):
         read_by_sdk(begun + error_event(problem, "r"))

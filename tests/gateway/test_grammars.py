@@ -94,6 +94,13 @@ def test_what_does_not_compile_is_refused(form: OutputForm, code: str) -> None:
     assert len(str(refused.value)) < 700
 
 
+@pytest.mark.parametrize("form", [OutputForm(kind="json_object"), OutputForm(kind="json_schema", schema=SCHEMA)])
+def test_blanks_in_json_come_to_an_end(form: OutputForm) -> None:
+    """A line's end and eight levels of indentation are allowed, and not one blank more."""
+    assert accepts(form, "{\n" + " " * 31 + '"a": 1\n}')
+    assert not accepts(form, "{\n" + " " * 32 + '"a": 1\n}')
+
+
 def test_a_grammar_around_schemas_is_checked() -> None:
     """What the gateway wrote around a client's schema is refused in the client's words, and nothing is nothing."""
     assert check("", param="tools") == ""

@@ -29,6 +29,12 @@ def test_two_requests_become_one_prompt() -> None:
     assert normalise(f"{LINE}\nBe brief.")[0] == normalise(f"{other} cc_workload=cron;\nBe brief.")[0] == "Be brief."
 
 
+def test_a_line_without_a_nonce_goes_by_its_version() -> None:
+    """Sent to another server than Anthropic's, the line has no `cch`, but a version that depends on the question."""
+    lines = [f"x-anthropic-billing-header: cc_version=2.1.197.{end}; cc_entrypoint=sdk-cli;" for end in ("123", "2a3")]
+    assert [normalise(f"{line}You are.") for line in lines] == [("You are.", (RULE,))] * 2
+
+
 @pytest.mark.parametrize(
     "text",
     [

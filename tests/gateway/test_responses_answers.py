@@ -73,10 +73,10 @@ ANSWERS = {
 every_answer = pytest.mark.parametrize("said", ANSWERS.values(), ids=ANSWERS)
 
 
-def answer_to(response_id: str = "resp_1", *, compared_known: bool = False, **fields: Any) -> Answer:
+def answer_to(response_id: str = "resp_1", **fields: Any) -> Answer:
     """An answer that is yet to come, at second 5 of a clock that stands still."""
     request = parse(json.dumps({"model": "tiny", "input": "hi", **fields}).encode())
-    return Answer(request, response_id, wall=lambda: 5.9, compared_known=compared_known)
+    return Answer(request, response_id, wall=lambda: 5.9)
 
 
 def whole(said: Sequence[Event], **fields: Any) -> dict[str, Any]:
@@ -259,11 +259,9 @@ def test_cache_options_are_echoed_where_they_can_be_true(options: dict[str, str]
 
 
 def test_diagnostics_only_where_asked() -> None:
-    """A comparison with a response that is not kept says so; without one there is no field."""
+    """A comparison that could not be made says so; without one there is no field."""
     options = {"comparison_response_id": "resp_0"}
-    unknown = whole(TALK, prompt_cache_options=options)["prompt_cache_diagnostics"]
-    known = whole(TALK, prompt_cache_options=options, compared_known=True)["prompt_cache_diagnostics"]
-    assert (unknown, known) == ({"type": "comparison_response_not_found"}, {"type": "unavailable"})
+    assert whole(TALK, prompt_cache_options=options)["prompt_cache_diagnostics"] == {"type": "unavailable"}
     assert "prompt_cache_diagnostics" not in whole(TALK)
 
 

@@ -100,6 +100,15 @@ def test_a_required_call_obeys_its_schema(tool_format: ToolFormat) -> None:
 
 
 @named
+def test_blanks_in_a_call_come_to_an_end(tool_format: ToolFormat) -> None:
+    """Arguments may be laid out over lines, but blanks are bounded, so that a call ends."""
+    grammar = tool_format.grammar([WEATHER, TIME], REQUIRED)
+    spelled = tool_format.spell([call("get_weather", city="Rome")])
+    assert accepts(grammar, spelled.replace('{"city"', "{\n" + " " * 31 + '"city"'))
+    assert not accepts(grammar, spelled.replace('{"city"', "{\n" + " " * 32 + '"city"'))
+
+
+@named
 def test_one_call_where_several_may_not_be(tool_format: ToolFormat) -> None:
     """Without parallel calls, one call is accepted and two are not."""
     grammar = tool_format.grammar([WEATHER, TIME], ONE)
@@ -223,14 +232,14 @@ def test_the_operator_decides() -> None:
 
 def test_mistrals_template_tells_which_spelling() -> None:
     """A template with `[ARGS]` calls by name before the arguments."""
-    calls = [call("get", b=1, a=2.0)]
-    assert format_of("[TOOL_CALLS][ARGS]").spell(calls) == '[TOOL_CALLS]get[ARGS]{"a": 2, "b": 1}'
-    assert format_of("[TOOL_CALLS]").spell(calls) == '[TOOL_CALLS][{"name": "get", "arguments": {"a": 2, "b": 1}}]'
+    calls = [call("get", b=1, a=2)]
+    assert format_of("[TOOL_CALLS][ARGS]").spell(calls) == '[TOOL_CALLS]get[ARGS]{"b": 1, "a": 2}'
+    assert format_of("[TOOL_CALLS]").spell(calls) == '[TOOL_CALLS][{"name": "get", "arguments": {"b": 1, "a": 2}}]'
 
 
 def test_calls_are_spelled() -> None:
-    """Each convention writes calls in its own way, arguments canonical."""
-    two = [call("get", b="é", a=1.0), ToolCall(id="y", name="get", arguments="{broken")]
+    """Each convention writes calls in its own way, arguments in the order they have."""
+    two = [call("get", a=1, b="é"), ToolCall(id="y", name="get", arguments="{broken")]
     assert Hermes().spell(two) == (
         '<tool_call>\n{"name": "get", "arguments": {"a": 1, "b": "é"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "get", "arguments": "{broken"}\n</tool_call>'

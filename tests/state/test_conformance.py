@@ -227,3 +227,66 @@ async def test_closing_twice_is_allowed_and_a_closed_store_says_so(store):
     await store.close()
     with pytest.raises(StoreUnavailable):
         await store.put(policy(), **BY)
+
+
+async def test_kept_values_come_back_byte_for_byte(store):
+    """Any bytes under any names are recalled; what was never kept is left out."""
+    items = {"a": b"", "ü ": bytes(range(256)), "id:x": b"\x00" * 1000}
+    await store.keep("fp:acme", items, ttl_s=60)
+    assert await store.recall("fp:acme", ["ü ", "nothing", "a", "id:x"]) == items
+    assert await store.recall("fp:acme", []) == {}
+
+
+async def test_spaces_of_kept_values_are_apart(store):
+    """A key in one space says nothing of the same key in another, nor do counters of that name."""
+    await store.keep("fp:a", {"b": b"1"}, ttl_s=60)
+    await store.keep("fp:", {"ab": b"2"}, ttl_s=60)
+    await store.count("fp:a", {"b": 3}, ttl_s=60)
+    assert await store.recall("fp:a", ["b", "ab"]) == {"b": b"1"}
+    assert await store.recall("fp:", ["b", "ab"]) == {"ab": b"2"}
+    assert await store.counters("fp:a") == {"b": 3}
+
+
+async def test_a_kept_value_is_forgotten_by_itself(store, let_pass):
+    """Each value lives for its own time since it was last written, whatever happens to others of its space."""
+    await store.keep("fp", {"a": b"1", "b": b"1"}, ttl_s=300)
+    let_pass(200)
+    await store.keep("fp", {"b": b"2", "c": b"2"}, ttl_s=300)
+    assert await store.recall("fp", ["a", "b", "c"]) == {"a": b"1", "b": b"2", "c": b"2"}
+    let_pass(100)
+    assert await store.recall("fp", ["a", "b", "c"]) == {"b": b"2", "c": b"2"}
+    let_pass(200)
+    assert await store.recall("fp", ["a", "b", "c"]) == {}
+
+
+async def test_many_and_large_values_are_kept_in_one_call(store):
+    """A thousand values, and one of two megabytes, go in and come out in one call each."""
+    items = {f"k{number}": number.to_bytes(2, "big") * 500 for number in range(1000)} | {"large": b"x" * (2 << 20)}
+    await store.keep("fp", items, ttl_s=60)
+    assert await store.recall("fp", list(items)) == items
+
+
+async def test_keeping_nothing_is_allowed(store):
+    """An empty call does nothing."""
+    await store.keep("fp", {}, ttl_s=60)
+    assert await store.recall("fp", ["a"]) == {}
+
+
+@pytest.mark.parametrize("backend", ["file", "redis"], indirect=True)
+async def test_kept_values_are_shared_and_outlive_who_kept_them(opening, opened):
+    """Another store over the same file or server recalls them, at once and after a restart."""
+    one, two = await opened(opening()), await opened(opening())
+    await one.keep("fp", {"a": b"1"}, ttl_s=300)
+    assert await two.recall("fp", ["a"]) == {"a": b"1"}
+    await one.close()
+    await two.close()
+    assert await (await opened(opening())).recall("fp", ["a"]) == {"a": b"1"}
+
+
+async def test_a_closed_store_neither_keeps_nor_recalls(store):
+    """After `close` both say that the store is not there."""
+    await store.close()
+    with pytest.raises(StoreUnavailable):
+        await store.keep("fp", {"a": b"1"}, ttl_s=60)
+    with pytest.raises(StoreUnavailable):
+        await store.recall("fp", ["a"])

@@ -89,6 +89,8 @@ async def test_while_the_breaker_is_open_calls_cost_nothing_and_writes_are_refus
         store.delete("b", version=1, **BY),
         store.count("x", {"y": 1}, ttl_s=60),
         store.counters("x"),
+        store.keep("x", {"y": b"z"}, ttl_s=60),
+        store.recall("x", ["y"]),
         store.audit(),
     ):
         with pytest.raises(StoreUnavailable, match="does not answer") as refused:
@@ -108,6 +110,19 @@ async def test_an_unanswered_write_is_not_called_undone(server, opened):
     server.resume()
     await eventually(lambda: store.degraded is None)
     assert await store.counters("x") in ({}, {"y": 1})
+
+
+async def test_unanswered_keeping_and_recalling_cost_one_timeout(server, opened):
+    """However much there is to keep or recall, a silent server is given up after the first timeout."""
+    store = await opened(RedisStore.open(server.settings(timeout="100ms"), breaker=patient()))
+    items = {f"k{number}": b"x" * 10_000 for number in range(200)}
+    server.pause()
+    assert await took(store.keep("fp", items, ttl_s=60)) < 0.1 + SLACK_S
+    assert await took(store.recall("fp", list(items))) < 0.1 + SLACK_S
+    server.resume()
+    await eventually(lambda: store.degraded is None)
+    await store.keep("fp", items, ttl_s=60)
+    assert await store.recall("fp", list(items)) == items
 
 
 async def test_answers_never_reach_the_wrong_call(server, opened):

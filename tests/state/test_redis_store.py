@@ -72,8 +72,9 @@ async def test_keys_carry_the_prefix_and_tell_nothing(shared_server, prefix, ope
     store = await opened(RedisStore.open(settings))
     await store.put(Policy(name="chat", tenant="acme"), **BY)
     await store.count("acme/5m", {"broken": 1}, ttl_s=60)
+    await store.keep("fp:acme", {"id": b"1", "hash": b"2"}, ttl_s=60)
     keys = shared_server.lines("KEYS", f"{prefix}*")
-    assert len(keys) == 4
+    assert len(keys) == 6
     assert all(re.fullmatch(re.escape(prefix) + "[0-9a-f]{40}", key) for key in keys)
     lasting = {key for key in keys if shared_server.number("PTTL", key) == -1}
     assert lasting == {settings.key_of(kind) for kind in ("meta", "policies", "audit")}
@@ -110,6 +111,7 @@ def test_no_two_things_share_a_key(shared_server):
     """Kind and name are framed: moving a letter from one to the other makes another key."""
     key_of = shared_server.settings().key_of
     assert len({key_of("ab", "c"), key_of("a", "bc"), key_of("abc"), key_of("", "abc"), key_of("counters", "")}) == 5
+    assert len({key_of("a", "b", "c"), key_of("a", "bc"), key_of("a", "", "bc"), key_of("a", "bc", "")}) == 4
 
 
 async def test_only_its_own_keys_and_channel_are_needed(server, opened):
@@ -118,6 +120,8 @@ async def test_only_its_own_keys_and_channel_are_needed(server, opened):
     settings = server.settings(prefix="kw:", username="kw", password="pa:ss@")
     one, two = [await opened(RedisStore.open(settings)) for _ in range(2)]
     await one.put(Policy(name="a", model="a"), **BY)
+    await one.keep("x", {"y": b"z"}, ttl_s=60)
+    assert await two.recall("x", ["y"]) == {"y": b"z"}
     await one.count("x", {"y": 1}, ttl_s=60)
     await eventually(lambda: names(two) == ["default", "a"], within_s=FOLLOWED_S)
     assert await two.counters("x") == {"y": 1}

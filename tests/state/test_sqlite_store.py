@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from prefix_store.policy import Policy
-from prefix_store.sqlite_store import SqliteStore, _Database
+from prefix_store.sqlite_database import SWEPT, Database
+from prefix_store.sqlite_store import SqliteStore
 from prefix_store.store import StateRefused, StoreUnavailable
+from tests.state.servers import HandClock
 
 BY = {"by": "ops", "at": 1.0}
 
@@ -175,9 +177,9 @@ async def test_a_crash_in_the_middle_of_a_change_leaves_none_of_it(path, opened)
     script = f"""
 import os
 from prefix_store.policy import Policy, default_policy
-from prefix_store.sqlite_store import _Database
+from prefix_store.sqlite_database import Database
 from prefix_store.store import decide_put
-database = _Database({str(path)!r}, default_policy(), lambda: 0.0, 1.0)
+database = Database({str(path)!r}, default_policy(), lambda: 0.0, 1.0)
 database.record = lambda entry: os._exit(9)
 database.commit(lambda snapshot: decide_put(snapshot, Policy(name="a", model="a"), by="x", at=0.0))
 """
@@ -190,11 +192,65 @@ database.commit(lambda snapshot: decide_put(snapshot, Policy(name="a", model="a"
 
 def test_a_failed_commit_is_rolled_back(path):
     """What a failing step raises is what the caller sees, and the next transaction is a new one."""
-    database = _Database(str(path), default(), lambda: 0.0, 1.0)
+    database = Database(str(path), default(), lambda: 0.0, 1.0)
     with pytest.raises(ZeroDivisionError):
         database.commit(lambda _: 1 // 0)
     assert database.load().revision == 0
     database.close()
+
+
+async def test_kept_values_whose_time_is_over_are_deleted_little_by_little(path, opened):
+    """Each call that keeps deletes some of them, as many as it writes and a few more, until none is left."""
+    clock = HandClock()
+    store = await opened(SqliteStore.open(path, clock=clock))
+    await store.keep("fp", {f"old{number}": b"x" for number in range(3 * SWEPT)}, ttl_s=10)
+    clock.now += 10
+    left = []
+    for number in range(4):
+        await store.keep("fp", {f"new{number}": b"x"}, ttl_s=10)
+        left.append(rows(path) - number - 1)
+    assert left == [2 * SWEPT - 1, SWEPT - 2, 0, 0]
+
+
+async def test_a_full_file_lets_the_oldest_values_go_and_stays_as_large(path, opened):
+    """Over its bound the file takes new values for old ones, and policies are never among them."""
+    store = await opened(SqliteStore.open(path, kept_bytes=1 << 20))
+    stored = await store.put(Policy(name="a", model="a"), **BY)
+    for number in range(40):
+        await store.keep("fp", {f"{number}:{part}": b"x" * 1000 for part in range(100)}, ttl_s=3600 + number)
+    assert await store.recall("fp", ["0:0", "20:0"]) == {}
+    assert await store.recall("fp", ["39:99"]) == {"39:99": b"x" * 1000}
+    assert (await store.read()).policies.get("a") == stored
+    await store.close()
+    assert path.stat().st_size < 2 << 20
+
+
+async def test_a_file_from_before_values_were_kept_is_completed(path, opened):
+    """A sound file without the table gets it when it is opened; what was in the file stays."""
+    await filled(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
+        sql.execute("DROP TABLE kept")
+    stores = await asyncio.gather(*(opened(SqliteStore.open(path)) for _ in range(3)))
+    await stores[0].keep("fp", {"a": b"1"}, ttl_s=60)
+    assert await stores[2].recall("fp", ["a"]) == {"a": b"1"}
+    assert len(stores[1].known.policies) == 41
+
+
+async def test_a_locked_file_refuses_to_keep_and_still_recalls(path, opened):
+    """While another process writes, nothing is kept and nothing pretended, and what is there can be read."""
+    store = await opened(SqliteStore.open(path, wait_s=0.02))
+    await store.keep("fp", {"a": b"1"}, ttl_s=60)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
+        sql.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="database is locked"):
+            await store.keep("fp", {"a": b"2"}, ttl_s=60)
+        assert await store.recall("fp", ["a"]) == {"a": b"1"}
+
+
+def rows(path: Path) -> int:
+    """Return how many kept values lie in the file, dead or alive."""
+    with contextlib.closing(sqlite3.connect(path)) as sql:
+        return int(sql.execute("SELECT count(*) FROM kept").fetchone()[0])
 
 
 def default() -> Policy:
