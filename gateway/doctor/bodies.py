@@ -138,7 +138,8 @@ def _named(part: Mapping[str, Any]) -> str:
 
 def _as_function(tool: Any, api: Api) -> Any:
     """Write a provider's own tool as a function whose description holds its settings."""
-    if not isinstance(tool, dict) or tool.get("type") in {None, "function", "custom"}:
+    plain = {None, "custom"} if api == "anthropic" else {None, "function"}
+    if not isinstance(tool, dict) or tool.get("type") in plain:
         return tool
     name, settings = tool.get("name") or tool["type"], json.dumps(tool, sort_keys=True)
     if api == "anthropic":

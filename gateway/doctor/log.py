@@ -2,7 +2,7 @@
 
 Owns what is remembered of the log while it is read. Rules: tenants and models share nothing; what could be read is the
 longest beginning in common with any earlier request; each request is compared with the latest of its cache key, else
-with the earlier one that it has most in common with, of the last few hundred.
+with the earlier one that it has most parts in common with, of the last few hundred, else with the last few.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 from gateway.doctor.bodies import Api, Body, load, read
@@ -25,6 +26,7 @@ from prefix_store.chain import HASH_BYTES, TOKEN_BYTES, Namespace, chain, root
 
 BLOCK_TOKENS: Final = 16
 MOST_REMEMBERED: Final = 512  # requests of one tenant and model to compare with
+MOST_TRIED: Final = 8  # of them, where none has a part in common
 _INDEX: Final = re.compile(r"(?<=\[)\d+(?=\])|(?<=\.)\d+(?=\.|$)")
 
 
@@ -66,12 +68,9 @@ class Report:
         self.prompt += seen.made.tokens
         self.reachable += reached
         self.hits += reached >= BLOCK_TOKENS
-        if found is None:
+        if found is None or not found.lost:
             return
-        lost = min(found.lost, seen.made.tokens - max(reached, found.token))
-        if lost <= 0:
-            return
-        self.lost += lost
+        self.lost += found.lost
         key = (found.reason, _INDEX.sub("*", found.message), found.looks_like)
         breaker = self.breakers.setdefault(
             key,
@@ -86,7 +85,7 @@ class Report:
             ),
         )
         breaker.requests += 1
-        breaker.lost += lost
+        breaker.lost += found.lost
 
 
 class Memory:
@@ -127,18 +126,20 @@ class Recent:
         self._latest: dict[bytes, int] = {}  # by cache key
         self._count = 0
 
-    def nearest(self, seen: Seen) -> Seen | None:
-        """Return the request to compare with."""
+    def nearest(self, seen: Seen) -> list[Seen]:
+        """Return the requests to compare with: one, or the very last ones where none has a part in common."""
         keyed = self._latest.get(seen.made.partition, 0) if seen.made.partition else 0
         if keyed in self._seen:
-            return self._seen[keyed]
+            return [self._seen[keyed]]
         shared: Counter[int] = Counter()
         for part in seen.made.parts:
             if part.kind != "opening":
                 for holder in self._holders.get(part.content, ()):
                     shared[holder] += part.end - part.begin
         best = max(shared, key=lambda holder: (shared[holder], holder), default=None)
-        return None if best is None else self._seen[best]
+        if best is None:
+            return [self._seen[one] for one in islice(reversed(self._seen), MOST_TRIED)]
+        return [self._seen[best]]
 
     def add(self, seen: Seen) -> None:
         """Remember a request, and forget the oldest where there are too many."""
@@ -163,8 +164,8 @@ def look(renderer: Renderer, lines: Iterable[bytes], *, api: Api | None = None) 
     for seen in _requests(renderer, lines, api, report):
         whose = (seen.ask.tenant, seen.ask.model)
         reached = min(memories[whose].take(seen.prompt.tokens), max(0, seen.made.tokens - 1))
-        earlier = recent[whose].nearest(seen)
-        report.add(seen, reached, None if earlier is None else broken(seen, earlier))
+        breaks = [broken(seen, earlier, reached=reached) for earlier in recent[whose].nearest(seen)]
+        report.add(seen, reached, max(breaks, key=lambda one: one.lost, default=None))
         recent[whose].add(seen)
     if not report.requests:
         raise Unusable(report.unreadable[0] if report.unreadable else "the log holds no request")

@@ -41,8 +41,8 @@ class Break:
     advice: str = ""
 
 
-def broken(current: Seen, earlier: Seen) -> Break:
-    """Compare two requests."""
+def broken(current: Seen, earlier: Seen, *, reached: int = 0) -> Break:
+    """Compare two requests. What is before token `reached` can be read all the same, and so is not lost."""
     found = compare(current.made, earlier.made, {**earlier.hashes, **current.hashes})
     part = found.part
     path, character, look, before, after = "model", None, "text", earlier.ask.model, current.ask.model
@@ -52,7 +52,7 @@ def broken(current: Seen, earlier: Seen) -> Break:
         path, character, look = _place(current, found, part)
         after = _excerpt(current.words(current.span(part))[1], character)
         before = _excerpt(_text_at(earlier, current, part), character)
-    lost = _lost(current, earlier, found)
+    lost = _lost(current, earlier, found, max(found.token, reached))
     return Break(
         reason=found.reason,
         message=path,
@@ -93,20 +93,20 @@ def _excerpt(text: str, at: int) -> str:
     return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
 
 
-def _lost(current: Seen, earlier: Seen, found: Divergence) -> int:
-    """Count the tokens behind the place that the earlier request had too."""
+def _lost(current: Seen, earlier: Seen, found: Divergence, begin: int) -> int:
+    """Count the tokens from `begin` on that the earlier request had too."""
     if found.reason in {"new", "none"}:
         return 0
     if found.reason == "template":
-        return found.until - found.token
+        return max(0, found.until - begin)
     place = 0 if found.part is None else current.made.parts.index(found.part)
     mine, theirs = ([part for part in seen.made.parts[place:] if part.kind != "opening"] for seen in (current, earlier))
     both = Counter(part.content for part in mine) & Counter(part.content for part in theirs)
     changed, before = _unmatched(mine, both), _unmatched(theirs, both)
-    lost = sum(part.end - max(part.begin, found.token) for part in mine if part not in changed)
+    lost = sum(max(0, part.end - max(part.begin, begin)) for part in mine if part not in changed)
     for kind in {part.kind for part in changed}:
         pairs = zip(_of(changed, kind), _of(before, kind), strict=False)
-        lost += sum(_in_common(current, earlier, part, other, found) for part, other in pairs)
+        lost += sum(_in_common(current, earlier, part, other, begin) for part, other in pairs)
     return lost
 
 
@@ -125,16 +125,16 @@ def _of(parts: Sequence[Part], kind: PartKind) -> list[Part]:
     return [part for part in parts if part.kind == kind]
 
 
-def _in_common(current: Seen, earlier: Seen, part: Part, before: Part, found: Divergence) -> int:
-    """Count the tokens at the beginning and at the end of a changed part that it had before, too; few are chance."""
+def _in_common(current: Seen, earlier: Seen, part: Part, before: Part, begin: int) -> int:
+    """Count the tokens at both ends of a changed part that it had before, too, from `begin` on; few are chance."""
     span = current.span(part)
     mine, theirs = current.words(span)[1], earlier.words(earlier.span(before))[1]
     shorter = min(len(mine), len(theirs))
     ahead = bisect_left(range(1, shorter + 1), 1, key=lambda count: mine[:count] != theirs[:count])
     room = shorter - ahead
     behind = bisect_left(range(1, room + 1), 1, key=lambda count: mine[-count:] != theirs[-count:])
-    ending = part.end - current.token(span, len(mine) - behind) if behind else 0
-    beginning = current.token(span, ahead) - part.begin if ahead and part is not found.part else 0
+    ending = part.end - max(begin, current.token(span, len(mine) - behind)) if behind else 0
+    beginning = current.token(span, ahead) - max(begin, part.begin) if ahead else 0
     return sum(tokens for tokens in (beginning, ending) if tokens >= LEAST_LOSS)
 
 

@@ -85,9 +85,9 @@ def show_findings(console: Console, name: str, found: Json) -> None:
     errors = sum(finding["level"] == "error" for finding in found["findings"])
     head = f"{name}: {found['prompt_tokens']:,} tokens; "
     if not found["findings"]:
-        console.print(Text(head + "nothing found that breaks the prefix", "green"))
+        console.print(Text(head + "nothing found that breaks the prefix", "green"), soft_wrap=True)
         return
-    console.print(Text(head + f"{_counted(errors)} the prefix", "bold red" if errors else "yellow"))
+    console.print(Text(head + f"{_counted(errors)} the prefix", "bold red" if errors else "yellow"), soft_wrap=True)
     for finding in found["findings"]:
         console.print(_finding(finding))
 
@@ -96,9 +96,9 @@ def show_pair(console: Console, names: tuple[str, str], found: Json) -> None:
     """Print what `pair_json` returned."""
     head = f"{names[1]} after {names[0]}: "
     if found["breaks"]:
-        console.print(Text(f"{head}the prefix breaks ({found['reason']})", "bold red"))
+        console.print(Text(f"{head}the prefix breaks ({found['reason']})", "bold red"), soft_wrap=True)
     else:
-        console.print(Text(f"{head}the prefix holds ({found['reason']})", "green"))
+        console.print(Text(f"{head}the prefix holds ({found['reason']})", "green"), soft_wrap=True)
     where = found["where"]
     place = where["message"] + ("" if where["character"] is None else f", character {where['character']:,}")
     rows = [
