@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -93,7 +94,7 @@ def real() -> Tokenizer:
     return Renderer.load(Path(found.path))._encoder.tokenizer
 
 
-TOKENIZERS = {
+TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
     "tiny": lambda: tiny_tokenizer().backend_tokenizer,
     "bytes": byte_level,
     "strips": lambda: byte_level(strip=True),
@@ -187,9 +188,12 @@ def test_known_text_is_not_tokenised_again(monkeypatch: pytest.MonkeyPatch, rend
     encode = renderer._encoder.encode_piece
     talk = [Turn(role="system", text="the rule " * 50), Turn(role="user", text="hello")]
     renderer.render(talk, tenant="a")
-    monkeypatch.setattr(
-        renderer._encoder, "encode_piece", lambda text, **more: encoded.append(text) or encode(text, **more)
-    )
+
+    def noted(text: str, *, at_start: bool) -> list[int]:
+        encoded.append(text)
+        return encode(text, at_start=at_start)
+
+    monkeypatch.setattr(renderer._encoder, "encode_piece", noted)
     talk += [Turn(role="assistant", text="hi"), Turn(role="user", text="more")]
     renderer.render(talk, tenant="a")
     assert encoded == ["assistant\nhi", "user\nmore"]
