@@ -39,7 +39,7 @@ def test_explicit_mode_without_marks_caches_nothing(openai_client: OpenAI, serve
     assert (cached(first), written(first)) == (0, 0)
     assert {miss["reason"] for miss in extension(first)["miss"]} == {"no_cache"}
     warm = openai_client.chat.completions.create(**ask)
-    assert cached(warm) <= BLOCK
+    assert cached(warm) < 2 * BLOCK
     second = openai_client.chat.completions.create(**ask, **off)
     assert (cached(second), written(second)) == (0, 0)
 
@@ -63,7 +63,8 @@ def test_implicit_mode_hits_a_shared_beginning_without_marks(openai_client: Open
         openai_client.chat.completions.create(model=server.model, messages=messages(text, question), max_tokens=2)
         for question in ("Who?", "When?")
     )
-    assert written(first) > len(text) - 2 * BLOCK
+    assert first.usage is not None
+    assert written(first) + cached(first) > first.usage.prompt_tokens - BLOCK
     assert cached(second) >= cached(first) + written(first) - 2 * BLOCK
 
 
