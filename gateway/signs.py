@@ -14,7 +14,7 @@ from typing import Any
 from gateway.errors import BadRequest
 
 _RARE = range(0x20000, 0x2A6D7)  # CJK extension B: no blanks, no case, and Python's repr() writes them as they are
-_RARE_ONES = re.compile("[\U00020000-\U0002A6D6]")
+_RARE_ONES = re.compile("[\U00020000-\U0002a6d6]")
 
 
 class Signed(dict[str, Any]):
