@@ -6,8 +6,6 @@ gateway's APIs have narrower limits of their own; these are the ones that the ar
 
 from __future__ import annotations
 
-import numpy as np
-
 from engine.errors import PromptTooLong, RequestRefused
 from engine.messages import ModelCard, Sampling, Submit
 from engine.request import TOKEN_BYTES
@@ -32,7 +30,7 @@ def check(submit: Submit, card: ModelCard) -> None:
         raise RequestRefused("The prompt has no tokens.", field="messages")
     _within("max_tokens", submit.max_tokens, 0, 2**31)
     _fits(prompt, submit.max_tokens, card)
-    highest = int(np.frombuffer(submit.tokens, dtype="<u4").max())
+    highest = max(memoryview(submit.tokens).cast("I"))
     if highest >= card.vocab_size:
         raise RequestRefused(f"Token id {highest} is not below {card.vocab_size}.", field="messages")
     _sampling(submit.sampling, card.vocab_size)

@@ -112,10 +112,10 @@ def nearest(current: Fingerprint, others: Iterable[Fingerprint]) -> Fingerprint 
         answer = None if other.answer is None else other.answer.content
         shared = answered = 0
         for part in current.parts:
-            if part.content in had and part.kind != "opening":
-                shared += part.end - part.begin
-            elif part.content == answer:
-                answered += part.end - part.begin
+            if part.kind != "opening":
+                tokens = part.end - part.begin
+                shared += tokens * (part.content in had)
+                answered += tokens * (part.content == answer)
         rank = (shared, answered, other.at)
         if shared and rank > best_rank:
             best, best_rank = other, rank

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from prefix_store.fingerprints import Fingerprint, Part
 
 HOLDERS = 8  # latest requests known for one content or partition
-CANDIDATES = 4  # looked at closely when the nearest is sought
+CANDIDATES = 3  # by each of two counts, looked at closely when the nearest is sought
+_SHIFT = 40  # tokens that were asked count before tokens that were answered
 # what things take in memory, measured; places in dictionaries included
 RECORD_BYTES = 900
 SETTING_BYTES = 160
@@ -53,7 +54,7 @@ class Shelf:
         self._records: OrderedDict[str, Fingerprint] = OrderedDict()
         self._parts: dict[Part, _Used] = {}
         self._hashes: dict[bytes, _Hashes] = {}  # by `rendered`
-        self._holders: dict[bytes, tuple[str, ...]] = {}  # content or partition → ids, oldest first
+        self._holders: dict[bytes, tuple[str, ...]] = {}  # content, answer or partition → ids, oldest first
 
     @property
     def eldest(self) -> Fingerprint | None:
@@ -102,16 +103,22 @@ class Shelf:
         names = reversed(self._holders.get(_of_partition(partition), ()))
         return sorted((self._records[name] for name in names), key=lambda record: record.at, reverse=True)
 
-    def alike(self, current: Fingerprint) -> Iterator[Fingerprint]:
-        """Go over the few requests that seem to share most with the current one, later ones first."""
+    def alike(self, current: Fingerprint) -> list[Fingerprint]:
+        """Return the few requests that seem to share most with the current one, later ones first."""
         votes: dict[str, int] = {}
+        rare: dict[str, int] = {}  # from what few have: of what many have, only the latest are known
         for part in current.parts:
             if part.kind != "opening":
-                for name in self._holders.get(part.content, ()):
-                    votes[name] = votes.get(name, 0) + part.end - part.begin
-        votes.pop(current.id, None)
-        ranked = heapq.nlargest(CANDIDATES, votes, key=lambda name: (votes[name], self._records[name].at))
-        return (self._records[name] for name in sorted(ranked, key=lambda name: -self._records[name].at))
+                tokens = part.end - part.begin
+                holders = self._holders.get(part.content, ())
+                for name in holders:
+                    votes[name] = votes.get(name, 0) + (tokens << _SHIFT)
+                    if len(holders) < HOLDERS:
+                        rare[name] = rare.get(name, 0) + tokens
+                for name in self._holders.get(_of_answer(part.content), ()):
+                    votes[name] = votes.get(name, 0) + tokens
+        names = {name for counts in (votes, rare) for name in self._most(counts, but=current.id)}
+        return sorted((self._records[name] for name in names), key=lambda record: record.at, reverse=True)
 
     def hashes(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the hashes that are here."""
@@ -154,6 +161,10 @@ class Shelf:
         weight += sum(HASHES_BYTES + len(held.data or b"") for held in hashes.values())
         weight += sum(HOLDERS_BYTES + HOLDER_BYTES * len(names) for names in self._holders.values())
         assert self.bytes == weight, "the sum is the sum"
+
+    def _most(self, votes: dict[str, int], *, but: str) -> list[str]:
+        votes.pop(but, None)
+        return heapq.nlargest(CANDIDATES, votes, key=lambda name: (votes[name], self._records[name].at))
 
     def _replace(self, fingerprint: Fingerprint, hashes: Mapping[bytes, bytes]) -> None:
         keys = rendered(fingerprint)
@@ -208,7 +219,7 @@ def _marks(record: Fingerprint) -> Iterable[bytes]:
     """Return what a request can be found by, each once."""
     marks: dict[bytes, None] = dict.fromkeys(part.content for part in record.parts if part.kind != "opening")
     if record.answer is not None:
-        marks[record.answer.content] = None
+        marks[_of_answer(record.answer.content)] = None
     if record.partition:
         marks[_of_partition(record.partition)] = None
     return marks
@@ -216,6 +227,10 @@ def _marks(record: Fingerprint) -> Iterable[bytes]:
 
 def _of_partition(partition: bytes) -> bytes:
     return b"partition " + partition
+
+
+def _of_answer(content: bytes) -> bytes:
+    return b"answer " + content
 
 
 def _record_bytes(record: Fingerprint) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gateway.ask import Ask, Tool, ToolCall, Turn
-from gateway.encoding import Encoded, Encoder
 from gateway.prompt import Renderer
 from tests.gateway.chats import CLOCK, SCHEMA, TURNS, WEATHER, ids, spelt, styles, text
 from tests.gateway.templates import CODER, LLAMA, MISTRAL, QWEN, SMOL, STYLES, TRIM, Style
@@ -200,33 +199,14 @@ def test_marks_stand_in_the_order_of_the_rendering(style: Style) -> None:
     assert (tools < system) is (style in {SMOL, TRIM, MISTRAL})
 
 
-class Counting(Encoder):
-    """An encoder that counts what is asked of it."""
-
-    count = 0
-
-    def encode_with_ends(self, text: str) -> Encoded:
-        self.count += 1
-        return super().encode_with_ends(text)
-
-    def encode_marked(self, text: str, stand_ins: Any) -> Encoded:
-        self.count += 1
-        return super().encode_marked(text, stand_ins)
-
-    def encode(self, text: str) -> list[int]:
-        self.count += 1
-        return super().encode(text)
-
-
 @styles
 @forging
 def test_many_marks_cost_what_four_cost(style: Style, forged: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a thousand marks the latest four are found, with one encoding and at most five renderings more."""
+    """Of a thousand marks the latest four are found, with at most five renderings more."""
     renderer = style.renderer()
     words = "Be kind. " * 1000
     ask = forge(turn(6, text=words, breaks=tuple(range(9, 9001, 9))), forged)
-    renderer._encoder = encoder = Counting(renderer._encoder.tokenizer)
-    encoder.count = renderings = 0
+    renderings = 0
     render = renderer._template.render
 
     def counted(*given: Any, **more: Any) -> str:
@@ -236,7 +216,6 @@ def test_many_marks_cost_what_four_cost(style: Style, forged: str, monkeypatch: 
 
     monkeypatch.setattr(renderer._template, "render", counted)
     prompt = renderer.made(ask)
-    assert (encoder.count, len(prompt.marks)) == (1, 4)
     assert renderings == (6 if style in {TRIM, LLAMA} and not forged else 2)
     start = text(renderer, ask).index("Be kind. ")
     last = 8999 if style in {TRIM, LLAMA} and not forged else 9000

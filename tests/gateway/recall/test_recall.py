@@ -1,0 +1,129 @@
+"""Earlier requests are found across gateways and restarts, and never across tenants."""
+
+from __future__ import annotations
+
+from gateway.recall import POINTERS
+from prefix_store.fingerprints import Keyed
+from tests.gateway.recall.recalled import SECRET, TENANT, hashes, remember, request
+
+DAY = 86_400.0
+
+
+async def test_another_gateway_finds_a_request_by_its_name(gateway):
+    """The request that the client named is found with its hashes where another gateway remembered it."""
+    here, there = gateway(), gateway()
+    old = request("resp_1", "a", "b", partition="p", answer="x")
+    remember(there, old)
+    await there.flush()
+    assert await here.find(TENANT, request("new", "z"), named="resp_1") == old
+    assert await here.hashes(TENANT, [*hashes(old), b"unknown"]) == hashes(old)
+
+
+async def test_what_was_fetched_is_known_from_then_on(gateway, state):
+    """Once found, a request and its hashes need no store."""
+    here, there = gateway(), gateway()
+    old = request("resp_1", "a")
+    remember(there, old)
+    await there.flush()
+    await here.find(TENANT, request("new", "z"), named="resp_1")
+    await here.hashes(TENANT, list(hashes(old)))
+    await state.close()
+    assert await here.find(TENANT, request("new", "z"), named="resp_1") == old
+    assert await here.hashes(TENANT, list(hashes(old))) == hashes(old)
+
+
+async def test_a_named_request_that_nobody_knows_is_none(gateway):
+    """A wrong name is not made up for by another request, and the current request is not its own earlier one."""
+    here = gateway()
+    current = request("new", "a", partition="p", at=1.0)
+    remember(here, request("old", "a", partition="p"), current)
+    await here.flush()
+    for name in ("nobody", "", "new", "\ud800", "x" * 100_000):
+        assert await here.find(TENANT, current, named=name) is None
+
+
+async def test_the_partition_comes_before_the_nearest(gateway):
+    """The latest request with the client's key is taken though another shares more."""
+    here = gateway()
+    remember(here, request("same", "z", partition="p"), request("near", "a", "b", at=1.0))
+    assert (await here.find(TENANT, request("new", "a", "b", partition="p", at=2.0), named=None)).id == "same"
+    assert (await here.find(TENANT, request("new", "a", "b", at=2.0), named=None)).id == "near"
+    assert (await here.find(TENANT, request("new", "a", "b", partition="q", at=2.0), named=None)).id == "near"
+
+
+async def test_another_gateways_partition_comes_before_the_nearest_here(gateway):
+    """A partition that is unknown here is asked for, and the latest request there is taken."""
+    here, there = gateway(), gateway()
+    remember(there, request("first", "z", partition="p"), request("last", "y", partition="p", at=1.0))
+    await there.flush()
+    remember(here, request("near", "a"))
+    assert (await here.find(TENANT, request("new", "a", partition="p", at=2.0), named=None)).id == "last"
+
+
+async def test_the_nearest_is_found_at_other_gateways_by_its_large_parts(gateway):
+    """Without a name or key a request that shares a large part is found, the one with most in common."""
+    here, there = gateway(), gateway()
+    small = [f"s{number}" for number in range(2 * POINTERS)]
+    remember(there, request("far", "system:500", "x:300", *small), request("near", "system:500", "y:400", at=1.0))
+    remember(there, request("none", "else:900", at=2.0))
+    await there.flush()
+    assert (await here.find(TENANT, request("new", "system:500", "x:300", at=3.0), named=None)).id == "far"
+    assert await gateway().find(TENANT, request("new", "nothing"), named=None) is None
+
+
+async def test_a_request_in_the_store_is_not_compared_with_itself(gateway):
+    """Where the latest pointers lead to the current request, the store knows no earlier one."""
+    here, there = gateway(), gateway()
+    current = request("new", "a", partition="p")
+    remember(there, current)
+    await there.flush()
+    assert await here.find(TENANT, current, named=None) is None
+
+
+async def test_what_memory_knows_is_not_asked_for(gateway, state):
+    """With its store closed a gateway finds what it remembers, by name, partition and parts."""
+    here = gateway()
+    old = request("old", "a", partition="p")
+    remember(here, old)
+    await state.close()
+    for current, named in (
+        (request("new", "z"), "old"),
+        (request("new", "z", partition="p"), None),
+        (request("new", "a"), None),
+        (request("new", "a", partition="q"), None),
+    ):
+        assert await here.find(TENANT, current, named=named) == old
+    assert await here.find(TENANT, request("new", "z"), named=None) is None
+    assert await here.hashes(TENANT, [*hashes(old), b"unknown"]) == hashes(old)
+
+
+async def test_a_tenant_never_finds_anothers(gateway):
+    """Name, key and parts of another tenant lead nowhere, here and in the store."""
+    here, there = gateway(), gateway()
+    mine = request("resp_1", "a", partition="p")
+    remember(here, mine)
+    await here.flush()
+    for other in (here, there):
+        assert await other.find("globex", request("new", "a"), named="resp_1") is None
+        assert await other.find("globex", request("new", "a", partition="p"), named=None) is None
+        assert await other.find("globex", request("new", "a"), named=None) is None
+        assert await other.hashes("globex", list(hashes(mine))) == {}
+
+
+async def test_a_gateway_with_another_secret_finds_nothing(gateway):
+    """Records whose digests cannot be compared are not found at all."""
+    remember(one := gateway(), request("resp_1", "a", partition="p"))
+    await one.flush()
+    stranger = gateway(secret=b"another")
+    assert await stranger.find(TENANT, request("new", "a", partition="p"), named="resp_1") is None
+    assert await stranger.find(TENANT, request("new", "a", partition="p"), named=None) is None
+
+
+def test_digests_of_one_text_differ_between_tenants_and_secrets(gateway):
+    """Equal texts of two tenants have nothing in common; gateways with one secret agree."""
+    here = gateway()
+    made = {here.keyed(tenant).digest(b"text") for tenant in ("a", "b", "")}
+    made.add(gateway(secret=b"another").keyed("a").digest(b"text"))
+    assert len(made) == 4
+    assert gateway().keyed("a").digest(b"text") == here.keyed("a").digest(b"text") in made
+    assert here.keyed("a").seed == Keyed(SECRET, "a").seed != here.keyed("b").seed
