@@ -55,8 +55,15 @@ def read(document: Any, name: str, *, api: Api | None = None, tenant: str = "def
     """Read a parsed body, of the API that its fields tell or that is named. Raises Unusable."""
     if not isinstance(document, dict):
         raise Unusable(f"{name} is not a request body: it must be a JSON object")
-    told = api or api_of(document)
-    mended = _mended({"model": "unnamed", **document}, told)
+    try:
+        told = api or api_of(document)
+        mended = _mended({"model": "unnamed", **document}, told)
+        return _read(mended, name, told, tenant)
+    except RecursionError as error:
+        raise Unusable(f"{name} is nested too deeply") from error
+
+
+def _read(mended: dict[str, Any], name: str, told: Api, tenant: str) -> Body:
     findings = [] if told == "anthropic" else list(_too_many_marks(mended))
     try:
         ask = _ask(mended, told, tenant)
@@ -74,13 +81,13 @@ def api_of(document: Mapping[str, Any]) -> Api:
     """Tell the API by the fields of a body. Where chat and Anthropic look alike they also mean the same."""
     if "messages" not in document and _OF_RESPONSES & document.keys():
         return "responses"
-    messages = [one for one in document.get("messages") or () if isinstance(one, dict)]
-    if any(one.get("role") in _ROLES_OF_CHAT or "tool_calls" in one for one in messages):
+    messages = _objects(document.get("messages"))
+    if any(str(one.get("role")) in _ROLES_OF_CHAT or "tool_calls" in one for one in messages):
         return "chat"
-    tools = [one for one in document.get("tools") or () if isinstance(one, dict)]
+    tools = _objects(document.get("tools"))
     if any("function" in one for one in tools):
         return "chat"
-    kinds = {part.get("type") for one in messages for part in _parts(one.get("content"))}
+    kinds = {str(part.get("type")) for one in messages for part in _objects(one.get("content"))}
     anthropic = (
         _OF_ANTHROPIC & document.keys()
         or _BLOCKS_OF_ANTHROPIC & kinds
@@ -119,7 +126,7 @@ def _in_words(value: Any) -> Any:
         return [_in_words(item) for item in value]
     if not isinstance(value, dict):
         return value
-    if value.get("type") in _MEDIA and "role" not in value:
+    if str(value.get("type")) in _MEDIA and "role" not in value:
         marks = {name: value[name] for name in _MARKS if name in value}
         return {"type": "input_text" if value["type"].startswith("input_") else "text", "text": _named(value), **marks}
     return {name: _in_words(item) for name, item in value.items()}
@@ -139,7 +146,7 @@ def _named(part: Mapping[str, Any]) -> str:
 def _as_function(tool: Any, api: Api) -> Any:
     """Write a provider's own tool as a function whose description holds its settings."""
     plain = {None, "custom"} if api == "anthropic" else {None, "function"}
-    if not isinstance(tool, dict) or tool.get("type") in plain:
+    if not isinstance(tool, dict) or not isinstance(tool.get("type"), str | None) or tool.get("type") in plain:
         return tool
     name, settings = tool.get("name") or tool["type"], json.dumps(tool, sort_keys=True)
     if api == "anthropic":
@@ -188,5 +195,5 @@ def _count_marks(value: Any) -> int:
     return sum(map(_count_marks, value)) if isinstance(value, list) else 0
 
 
-def _parts(content: Any) -> list[dict[str, Any]]:
-    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -119,8 +119,9 @@ class Memory:
 class Recent:
     """The last requests of one tenant and model, to compare with."""
 
-    def __init__(self) -> None:
-        """Begin empty."""
+    def __init__(self, most: int) -> None:
+        """Begin empty; remember at `most` so many."""
+        self._most = most
         self._seen: OrderedDict[int, Seen] = OrderedDict()
         self._holders: defaultdict[bytes, set[int]] = defaultdict(set)  # content of a part → who had it
         self._latest: dict[bytes, int] = {}  # by cache key
@@ -148,7 +149,7 @@ class Recent:
         self._latest[seen.made.partition] = self._count
         for part in seen.made.parts:
             self._holders[part.content].add(self._count)
-        if len(self._seen) > MOST_REMEMBERED:
+        if len(self._seen) > self._most:
             oldest, gone = self._seen.popitem(last=False)
             for part in gone.made.parts:
                 self._holders[part.content].discard(oldest)
@@ -156,11 +157,11 @@ class Recent:
                     self._holders.pop(part.content)
 
 
-def look(renderer: Renderer, lines: Iterable[bytes], *, api: Api | None = None) -> Report:
+def look(renderer: Renderer, lines: Iterable[bytes], *, api: Api | None = None, most: int = MOST_REMEMBERED) -> Report:
     """Look at a log: a body a line, or an object with `at`, `tenant` and `body`. Raises Unusable if no line is one."""
     report = Report()
     memories: defaultdict[tuple[str, str], Memory] = defaultdict(Memory)
-    recent: defaultdict[tuple[str, str], Recent] = defaultdict(Recent)
+    recent: defaultdict[tuple[str, str], Recent] = defaultdict(lambda: Recent(most))
     for seen in _requests(renderer, lines, api, report):
         whose = (seen.ask.tenant, seen.ask.model)
         reached = min(memories[whose].take(seen.prompt.tokens), max(0, seen.made.tokens - 1))

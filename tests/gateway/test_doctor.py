@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.doctor.bodies import Api, api_of, read
 from gateway.doctor.errors import Unusable
@@ -330,3 +332,34 @@ def test_a_providers_own_tools_are_looked_at(renderer: Renderer, make: Any, tool
     """A tool that only the provider could run is part of the prompt, and a change of it is found."""
     found = between(renderer, make(tools=[tool]), make(tools=[{**tool, "max_uses": 5}]))
     assert (found.reason, found.details) == ("tools", ("1 tool edited",))
+
+
+bits = (
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["user", "text", "image", "function", "custom", "hi"])
+)
+fields = st.sampled_from(
+    ["role", "content", "type", "text", "source", "url", "image_url", "function", "name", "tool_calls", "cache_control"]
+)
+values = st.recursive(bits, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(fields, inner), max_leaves=12)
+tops = st.sampled_from(["messages", "tools", "input", "instructions", "system", "model", "max_tokens", "stop"])
+
+
+@settings(deadline=None)
+@given(st.dictionaries(tops, values), st.sampled_from([None, "chat", "responses", "anthropic"]))
+def test_any_json_is_a_body_or_unusable(document: Json, api: Api | None) -> None:
+    """Whatever a file holds, there is a request to look at or one line that says why not."""
+    outcome: object
+    try:
+        outcome = read(document, "a", api=api).ask.turns
+    except Unusable as refusal:
+        outcome = str(refusal).startswith("a ")
+    assert outcome
+
+
+def test_a_bottomless_body_is_unusable() -> None:
+    """Nesting too deep to read is said like any other mistake."""
+    deep: Any = "x"
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(Unusable, match=r"^a is nested too deeply$"):
+        read({"messages": deep}, "a")

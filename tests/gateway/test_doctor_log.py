@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.doctor import log
 from gateway.doctor.bodies import read
 from gateway.doctor.errors import Unusable
 from gateway.doctor.log import Memory, Report, look
@@ -133,13 +132,15 @@ def test_the_time_of_an_entry_is_told(renderer: Renderer) -> None:
     assert report(renderer, *entries).worst[0].example == "line 2, 2027-03-03T10:15:20Z"
 
 
-def test_old_requests_are_forgotten(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_requests_are_forgotten(renderer: Renderer) -> None:
     """What is compared with is bounded; what could be read is not."""
-    monkeypatch.setattr(log, "MOST_REMEMBERED", 2)
-    others = [chat(f"Other {n}.", ("Well?",), model="m") for n in range(3)]
-    found = report(renderer, stamped(10, "Where?"), *others, stamped(20, "Where?"), stamped(10, "Where?"))
-    assert [(breaker.reason, breaker.before[:9]) for breaker in found.worst if breaker.lost > 100] == []
-    assert found.reachable > size(renderer, stamped(10, "Where?")) - 1
+    others = [chat(f"Other {n}.", (f"Well {n}?",)) for n in range(3)]
+    bodies = [stamped(10, "Where?"), *others, stamped(20, "Where?"), stamped(10, "Where?")]
+    lines = [json.dumps(body).encode() for body in bodies]
+    found, bounded = look(renderer, lines), look(renderer, lines, most=2)
+    assert [breaker.looks_like for breaker in found.worst] == ["time"]
+    assert bounded.worst == []
+    assert bounded.reachable == found.reachable > size(renderer, bodies[0]) - 1
 
 
 def test_a_bad_line_is_told_and_passed_over(renderer: Renderer) -> None:
