@@ -14,7 +14,6 @@ from gateway.recall import Recall
 from prefix_store.breaker import Breaker
 from prefix_store.redis_store import RedisStore
 from prefix_store.sqlite_store import SqliteStore
-from prefix_store.store import SharedState
 from tests.gateway.recall.recalled import KEYED, NOON, SECRET, TENANT, digest, hashes, remember, request
 from tests.state.servers import RedisServer, eventually
 
@@ -213,7 +212,7 @@ async def test_gateways_share_a_redis_and_go_on_without_it(clock):
     with tempfile.TemporaryDirectory(prefix="kw") as folder:
         server = await asyncio.to_thread(RedisServer, Path(folder))
         settings = server.settings(timeout="200ms")
-        states: list[SharedState] = [await RedisStore.open(settings, breaker=Breaker(rest_s=0.05)) for _ in range(2)]
+        states = [await RedisStore.open(settings, breaker=Breaker(rest_s=0.05)) for _ in range(2)]
         here, there = [Recall(state, secret=SECRET, clock=clock, wait_s=10.0) for state in states]
         old = request("old", "a", "b:90000", partition="p", answer="x")
         remember(there, old)
