@@ -67,6 +67,7 @@ def serve(
     queue_timeout: Annotated[Given, _option("queue_timeout")] = None,
     step_tokens: Annotated[Given, _option("step_tokens")] = None,
     max_body: Annotated[Given, _option("max_body")] = None,
+    text_memory: Annotated[Given, _option("text_memory")] = None,
     stream_ping: Annotated[Given, _option("stream_ping")] = None,
     cors_origins: Annotated[Given, _option("cors_origins")] = None,
     tool_format: Annotated[Given, _option("tool_format")] = None,
@@ -191,6 +192,7 @@ def _serve(configuration: Configuration) -> None:
             tool_format=settings.tool_format,
             canonical=settings.canonical_json,
             normalises=settings.normalise_telemetry,
+            text_bytes=settings.text_memory,
         )
 
         async def run() -> None:

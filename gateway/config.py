@@ -63,6 +63,9 @@ class Settings:
     )
     step_tokens: int = _setting("1024", parse_count, "Prefill and decode tokens together in one forward pass.")
     max_body: int = _setting("32MiB", parse_size, "Largest request body; a larger one is refused with 413.")
+    text_memory: int = _setting(
+        "64MiB", parse_size, "Memory for texts whose token ids are remembered, so that they are not tokenised again."
+    )
     stream_ping: float = _setting(
         "10s", parse_interval, "A stream that is quiet for so long gets a comment line to keep it open; off for none."
     )

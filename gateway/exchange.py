@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from datetime import UTC, datetime
 from typing import Literal, Protocol
@@ -26,6 +26,7 @@ from gateway.diagnosis import Case, Diagnosis
 from gateway.errors import BadRequest, UnknownModel
 from gateway.events import Began, Done, Event
 from gateway.fan import Fan
+from gateway.miss import MissReport
 from gateway.prompt import Prompt, Renderer
 from gateway.retention import Kept, plan
 from gateway.tally import Tally
@@ -52,6 +53,9 @@ class Witness(Protocol):
 
     def prefilled(self, facts: Prefilled, *, prewarm: bool) -> None:
         """Hear that the prompt was processed; with `prewarm`, only to be warm for a later request."""
+
+    def missed(self, misses: Sequence[MissReport]) -> None:
+        """Hear why tokens of a prompt were not read."""
 
     def tokens(self, count: int, waited_s: float, *, first: bool) -> None:
         """Hear that `count` answer tokens came, `waited_s` after the request (if first) or after the last ones."""
@@ -167,7 +171,11 @@ class Exchanges:
             self._tally.add(ask.tenant, delta.prefilled, prewarm=ask.wish.prewarm)
             logprobs = spelled_prompt(delta.prefilled.logprobs, prompt.tokens, self._renderer.spelling)
             now = self._wall()
-            facts = account.prompt(delta.prefilled, now, await case.explain(delta.prefilled, now))
+            explained = await case.explain(delta.prefilled, now)
+            if not ask.wish.prewarm:
+                self._witness.missed(explained.misses)
+                self._tally.explain(ask.tenant, explained.misses)
+            facts = account.prompt(delta.prefilled, now, explained)
             told.append(Began(facts, logprobs))
         came = account.take(choice, delta, self._clock())
         if came is not None:

@@ -7,7 +7,7 @@ Rule: counts and times only. A ratio is the reader's to make, over the window th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from engine.messages import EngineStats, Prefilled
 from gateway.exchange import Outcome
+from gateway.miss import REASONS, MissReport
 
 FIRST_TOKEN_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 120.0)
 INTER_TOKEN_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
@@ -93,6 +94,15 @@ class Metrics:
             outcome: exchanges.labels(model, outcome) for outcome in ("finished", "failed", "refused", "cancelled")
         }
         self._prompt = {kind: prompt.labels(model, kind) for kind in ("read", "write", "uncached")}
+        self._missed = Counter(
+            "keepwarm_missed_tokens",
+            "Prompt tokens that were not read, by reason.",
+            ["model", "reason"],
+            registry=self.registry,
+        )
+        for reason in REASONS:
+            self._missed.labels(model, reason)
+        self._model = model
         self._prewarms = Counter(
             "keepwarm_prewarms", "Requests that only made the cache warm.", ["model"], registry=self.registry
         ).labels(model)
@@ -127,6 +137,11 @@ class Metrics:
         self._prompt["read"].inc(facts.read)
         self._prompt["write"].inc(facts.write)
         self._prompt["uncached"].inc(facts.uncached)
+
+    def missed(self, misses: Sequence[MissReport]) -> None:
+        """Count a prompt's misses by reason."""
+        for miss in misses:
+            self._missed.labels(self._model, miss.reason).inc(miss.tokens)
 
     def tokens(self, count: int, waited_s: float, *, first: bool) -> None:
         """Count answer tokens and time them; tokens that came together shared the wait."""

@@ -15,6 +15,25 @@ from engine.messages import Fate, Missed
 from gateway.compare import Divergence
 from prefix_store.fingerprints import Fingerprint
 
+REASONS: Final = (  # every word that a miss can be given
+    "new",
+    "model",
+    "tools",
+    "system",
+    "messages",
+    "template",
+    "retokenised",
+    "never_written",
+    "below_minimum",
+    "no_cache",
+    "expired",
+    "evicted",
+    "broken_promise",
+    "purged",
+    "policy_changed",
+    "weights_changed",
+    "template_changed",
+)
 _NEVER_WRITTEN: Final[Fate] = "never_written"
 
 

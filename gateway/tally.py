@@ -12,11 +12,13 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from engine.messages import Prefilled
+from gateway.miss import MissReport
 from prefix_store.store import SharedState, StoreUnavailable
 
 FLUSH_S = 2.0
 KEEP_S = 30 * 86_400.0
 FATES = "missed_"  # prefix of the counters of tokens by what became of them
+REASONS = "because_"  # and by why they were not read
 
 
 class Tally:
@@ -41,6 +43,11 @@ class Tally:
         counts["write_tokens"] += facts.write
         for missed in facts.missed:
             counts[FATES + missed.fate] += missed.tokens
+
+    def explain(self, tenant: str, misses: Iterable[MissReport]) -> None:
+        """Count why tokens of one prompt were not read."""
+        for miss in misses:
+            self._fresh[tenant][REASONS + miss.reason] += miss.tokens
 
     async def flush(self) -> None:
         """Hand the counts over. What the store does not take now stays for the next time."""
