@@ -38,8 +38,12 @@ from engine.messages import (
 )
 from engine.weights import resolve_in_subprocess
 from gateway.app import build_house, build_serving_app
+from gateway.ask import Ask, Turn
+from gateway.compare import compare
 from gateway.config import Settings, cache_dir
+from gateway.fingerprint import fingerprint
 from gateway.prompt import Renderer
+from prefix_store.fingerprints import Keyed, encode
 from prefix_store.sqlite_store import SqliteStore
 
 NAME = "front"
@@ -47,6 +51,8 @@ ROUNDS = 7
 WORDS = 34_000  # about 100,000 tokens
 BIG_BYTES = 8_000_000
 POLL_S = 0.005
+CHAPTERS = 100  # turns of the conversation that is compared
+REPEATS = 25
 CARD = ModelCard(
     name="front",
     weights="0" * 16,
@@ -138,19 +144,20 @@ def run(advance: Advance) -> Result:
 async def _measured(folder: Path, advance: Advance) -> Result:
     backend = Immediate()
     state = await SqliteStore.open(":memory:")
-    house = build_house(Settings(port=0), backend, Renderer.load(folder), state)
+    renderer = Renderer.load(folder)
+    house = build_house(Settings(port=0), backend, renderer, state)
     runner = web.AppRunner(build_serving_app(house), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
     try:
-        return await _result(backend, port, advance)
+        return await _result(backend, renderer, port, advance)
     finally:
         await runner.cleanup()
 
 
-async def _result(backend: Immediate, port: int, advance: Advance) -> Result:
+async def _result(backend: Immediate, renderer: Renderer, port: int, advance: Advance) -> Result:
     dice = random.Random(7)
     vocabulary = ["".join(dice.choices("etaoinshrdlu", k=dice.randint(2, 9))) for _ in range(4000)]
     first: list[float] = []
@@ -165,6 +172,7 @@ async def _result(backend: Immediate, port: int, advance: Advance) -> Result:
         advance(f"round {round_ + 1}")
     gap_ms = await _health_gap(port, " ".join(dice.choices(vocabulary, k=BIG_BYTES // 6)))
     advance("8 MB")
+    diagnosis, block_bytes = _diagnosis(renderer, " ".join(dice.choices(vocabulary, k=WORDS)))
     fresh, known = (
         Series(name=name, unit="ms", values=tuple(v))
         for name, v in (("first request", first), ("second request", second))
@@ -187,6 +195,20 @@ async def _result(backend: Immediate, port: int, advance: Advance) -> Result:
                 ceiling=f"the first takes {fresh.median:.0f} ms, nearly all of it tokenising",
             ),
             Target(
+                name="diagnosis of one request",
+                value=diagnosis.median,
+                limit=2.0,
+                unit="ms",
+                ceiling="one hash pass over text and tokens, about 0.5 ms",
+            ),
+            Target(
+                name="memory of one request, for comparing",
+                value=block_bytes,
+                limit=64.0,
+                unit="bytes/block",
+                ceiling="2 bytes a token are 32",
+            ),
+            Target(
                 name="/health, longest wait beside an 8 MB prompt",
                 value=gap_ms,
                 limit=100.0,
@@ -194,9 +216,28 @@ async def _result(backend: Immediate, port: int, advance: Advance) -> Result:
                 ceiling="what Python's interpreter lock lets through",
             ),
         ),
-        series=(fresh, known),
+        series=(fresh, known, diagnosis),
         facts={"tokens": tokens, "rounds": ROUNDS},
     )
+
+
+def _diagnosis(renderer: Renderer, text: str) -> tuple[Series, float]:
+    """Time fingerprint and comparison of a long conversation; return also the bytes that it takes a block of 16."""
+    cut = len(text) // CHAPTERS
+    chapters = [text[begin : begin + cut] for begin in range(0, len(text), cut)]
+    turns = tuple(Turn(role="assistant" if place % 2 else "user", text=part) for place, part in enumerate(chapters))
+    ask = Ask(id="front", model=CARD.name, turns=turns)
+    prompt, keyed = renderer.made(ask), Keyed(b"front", "front")
+    times, size = [], 0
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        made, hashes = fingerprint(
+            keyed, ask, prompt.spans, prompt.tokens, id="a", at=0.0, model="m", weights="w", rendering="r"
+        )
+        compare(made, made, hashes)
+        times.append(1000 * (time.perf_counter() - began))
+        size = len(encode(made)) + sum(map(len, hashes.values()))
+    return Series(name="diagnosis", unit="ms", values=tuple(times)), size / (len(prompt) / CARD.block_tokens)
 
 
 def _body(text: str, question: str) -> bytes:
