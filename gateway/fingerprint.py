@@ -7,6 +7,7 @@ tokens costs about a millisecond; what leaves here is keyed, always.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
@@ -16,9 +17,13 @@ import xxhash
 
 from gateway.ask import Ask, Tool, ToolCall, Turn
 from gateway.canonical import canonical, canonical_schema
-from prefix_store.fingerprints import TOKEN_HASH_BYTES, Answer, Fingerprint, Keyed, Part, PartKind
+from prefix_store.fingerprints import SEGMENT_BYTES, TOKEN_HASH_BYTES, Answer, Fingerprint, Keyed, Part, PartKind
 
 TOKEN_BYTES: Final = 4
+NEAR: Final = 4096  # characters at each end of a system text in which segments are looked for
+SHORTEST: Final = 24  # characters of a segment
+SEGMENTS: Final = 16
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?:;])\s+|\n+")
 _PLACE: Final = np.uint64(0x9E3779B97F4A7C15)
 _FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND: Final = np.uint64(0x94D049BB133111EB)
@@ -87,8 +92,18 @@ def fingerprint(
         partition=keyed.digest(ask.partition.encode("utf-8", "surrogatepass")) if ask.partition else b"",
         settings={name: keyed.digest(value.encode()) for name, value in (settings or {}).items()},
         parts=tuple(parts),
+        segments=_segments(keyed, ask.turns),
     )
     return made, hashes
+
+
+def _segments(keyed: Keyed, turns: Sequence[Turn]) -> tuple[bytes, ...]:
+    """Return digests of the longest sentences and lines near both ends of the first system text."""
+    text = next((turn.text for turn in turns if turn.role == "system"), "")
+    near = text if len(text) <= 2 * NEAR else text[:NEAR] + "\n" + text[-NEAR:]
+    pieces = {piece for piece in _SENTENCE_END.split(near) if len(piece) >= SHORTEST}
+    longest = sorted(pieces, key=lambda piece: (-len(piece), piece))[:SEGMENTS]
+    return tuple(_digest(keyed, piece.encode("utf-8", "surrogatepass"))[:SEGMENT_BYTES] for piece in longest)
 
 
 def answered(keyed: Keyed, turn: Turn, opening: bytes, generated: bytes) -> tuple[Answer, Hashes]:

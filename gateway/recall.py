@@ -239,6 +239,7 @@ class _Names:
         return f"partition:{partition.hex()}"
 
     def pointers(self, fingerprint: Fingerprint) -> list[str]:
-        """Return what points at the latest request that had it: the partition, and the largest parts."""
+        """Return what points at the latest request that had it: the partition, the largest parts, the segments."""
         parts = [f"part:{part.content.hex()}" for part in largest(fingerprint.parts, POINTERS)]
+        parts += [f"segment:{segment.hex()}" for segment in fingerprint.segments]
         return ([self.partition(fingerprint.partition)] if fingerprint.partition else []) + parts

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gateway.shelf import Shelf
+from gateway.shelf import SEGMENT_TOKENS, Shelf
 from prefix_store.fingerprints import Fingerprint
 
 MOST_BYTES = 64 << 20
@@ -116,6 +116,7 @@ def nearest(current: Fingerprint, others: Iterable[Fingerprint]) -> Fingerprint 
                 tokens = part.end - part.begin
                 shared += tokens * (part.content in had)
                 answered += tokens * (part.content == answer)
+        shared += SEGMENT_TOKENS * len({*current.segments} & {*other.segments})
         rank = (shared, answered, other.at)
         if shared and rank > best_rank:
             best, best_rank = other, rank

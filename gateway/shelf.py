@@ -23,6 +23,8 @@ LINK_BYTES = 8  # one record's use of a part
 PART_BYTES = 420
 HASHES_BYTES = 160
 HOLDERS_BYTES = 120
+SEGMENT_ENTRY_BYTES = 56
+SEGMENT_TOKENS = 8  # what sharing a segment counts for beside sharing a part
 HOLDER_BYTES = 8
 
 
@@ -117,6 +119,9 @@ class Shelf:
                         rare[name] = rare.get(name, 0) + tokens
                 for name in self._holders.get(_of_answer(part.content), ()):
                     votes[name] = votes.get(name, 0) + tokens
+        for segment in current.segments:
+            for name in self._holders.get(_of_segment(segment), ()):
+                votes[name] = votes.get(name, 0) + (SEGMENT_TOKENS << _SHIFT)
         names = {name for counts in (votes, rare) for name in self._most(counts, but=current.id)}
         return sorted((self._records[name] for name in names), key=lambda record: record.at, reverse=True)
 
@@ -220,6 +225,7 @@ def _marks(record: Fingerprint) -> Iterable[bytes]:
     marks: dict[bytes, None] = dict.fromkeys(part.content for part in record.parts if part.kind != "opening")
     if record.answer is not None:
         marks[_of_answer(record.answer.content)] = None
+    marks |= dict.fromkeys(map(_of_segment, record.segments))
     if record.partition:
         marks[_of_partition(record.partition)] = None
     return marks
@@ -229,12 +235,17 @@ def _of_partition(partition: bytes) -> bytes:
     return b"partition " + partition
 
 
+def _of_segment(segment: bytes) -> bytes:
+    return b"segment " + segment
+
+
 def _of_answer(content: bytes) -> bytes:
     return b"answer " + content
 
 
 def _record_bytes(record: Fingerprint) -> int:
-    return RECORD_BYTES + LINK_BYTES * len(record.parts) + SETTING_BYTES * len(record.settings)
+    segments = SEGMENT_ENTRY_BYTES * len(record.segments)
+    return RECORD_BYTES + segments + LINK_BYTES * len(record.parts) + SETTING_BYTES * len(record.settings)
 
 
 def rendered(record: Fingerprint) -> list[bytes]:

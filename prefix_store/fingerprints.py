@@ -15,6 +15,7 @@ import msgspec
 PartKind = Literal["tool", "system", "user", "assistant", "result", "opening"]
 
 DIGEST_BYTES = 16
+SEGMENT_BYTES = 8
 TOKEN_HASH_BYTES = 2  # of each token, so 32 bytes a block of 16
 
 
@@ -52,6 +53,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     partition: bytes = b""  # digest of the client's cache key
     settings: dict[str, bytes] = {}  # digests of what may shape a prompt beside its parts: effort, verbosity, …
     parts: tuple[Part, ...] = ()
+    segments: tuple[bytes, ...] = ()  # short digests of sentences of the system text: what is left when it changes
     answer: Answer | None = None
 
     @property

@@ -104,6 +104,21 @@ def test_timestamp_put_first_leaves_no_shared_prefix_and_is_found(openai_client:
     assert miss["tokens"] > len(question)
 
 
+def test_timestamp_before_rules_that_stay_is_found_whatever_is_asked(
+    openai_client: openai.OpenAI, server: Server
+) -> None:
+    """Two requests that share no whole message are compared all the same: by the sentences that both hold."""
+    rules = "Every answer names the harbour master's ledger. Never mention the price of amber to a stranger."
+    asked = (("10:31:07", "Who is there?"), ("10:44:52", "What is the time?"))
+    talks: list[Any] = [[system(f"It is {stamp} now. {rules}"), user(question)] for stamp, question in asked]
+    _, answer = [
+        openai_client.chat.completions.create(model=server.model, messages=talk, max_tokens=1) for talk in talks
+    ]
+    told = misses(answer)
+    (miss,) = [miss for miss in told if miss["reason"] == "system"]
+    assert (miss["where"]["message"], miss["where"]["looks_like"]) == ("messages[0]", "time")
+
+
 def test_edited_message_is_found(openai_client: openai.OpenAI, server: Server) -> None:
     """A changed message in the middle is named by its place; what follows it is its cost."""
     talk = [system(RULES), user("The sky is blue today."), {"role": "assistant", "content": "Yes."}, user("Why is it?")]
