@@ -176,11 +176,15 @@ def _reach(current: Fingerprint, earlier: Fingerprint, place: int, least: int) -
 
 
 def _compacted(parts: Sequence[Part], before: Sequence[Part]) -> bool:
-    """Whether the first of `parts` stands for several of those `before`, and what followed them still follows."""
+    """Whether the first of `parts` stands for several of those `before`, and what followed them still follows.
+
+    Not where at least as much stands in its old place: then messages were edited, and some of them are alike.
+    """
     mine = [part.content for part in parts if part.kind in SPOKEN or part.kind == "system"]
     theirs = [part.content for part in before if part.kind in SPOKEN or part.kind == "system"]
+    in_place = sum(one == other for one, other in zip(mine, theirs, strict=False))
     for summaries in range(1, min(_MOST_SUMMARIES, len(mine) - 1) + 1):
-        for dropped in range(summaries + 1, len(theirs)):
+        for dropped in range(summaries + 1, len(theirs) - in_place):
             rest = theirs[dropped:]
             if mine[summaries : summaries + len(rest)] == rest:
                 return True

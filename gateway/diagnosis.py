@@ -145,14 +145,17 @@ class Case:
             return None
         span = next(one for one in self._spans if (one.kind, one.index) == (part.kind, part.index))
         path, text = self._words(span)
-        character = None
+        character, seen, at = None, text, 0
         if self._prompt.encoded is not None:
-            character = min(max(0, self._prompt.encoded.place(divergence.token) - span.text), len(text))
+            place = self._prompt.encoded.place(divergence.token)
+            character = at = min(max(0, place - span.text), len(text))
+            if divergence.reason == "template":  # the client's words are the same, so what was written around them
+                seen, at = self._prompt.encoded.text, place
         return Where(
             message=path,
             token=divergence.token,
             character=character,
-            looks_like=_looks(divergence, text, character or 0),
+            looks_like=_looks(divergence, seen, at),
         )
 
     def _words(self, span: Span) -> tuple[str, str]:

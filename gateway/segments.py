@@ -38,7 +38,7 @@ class Tokenised:
 
     def __init__(self, source: Segmenter, text: str, stand_ins: StandIns | None, pieces: Sequence[_Piece]) -> None:
         self._source = source
-        self._text = text
+        self.text = text
         self._dropped = {} if stand_ins is None else str.maketrans("", "", "".join(stand_ins))
         self._pieces = pieces
         self._begins = [piece.begin for piece in pieces]
@@ -68,7 +68,7 @@ class Tokenised:
         piece = self._pieces[at]
         if piece.segment is None:
             return piece.tokens + (place >= piece.end)
-        inside = self._text[piece.begin : min(place, piece.end)]
+        inside = self.text[piece.begin : min(place, piece.end)]
         ends = self._source.ends(piece.segment)
         return piece.tokens + int(np.searchsorted(ends, len(inside.translate(self._dropped)), side="right"))
 
