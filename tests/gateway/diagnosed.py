@@ -79,4 +79,3 @@ class Restarts:
             return await self.start_gateway(state=state, secret=SECRET)
         folder = save_tiny_tokenizer(self.folder / "speaking", template)
         return await self.start_gateway(state=state, secret=SECRET, speaking=Renderer.load(folder))
-

@@ -40,7 +40,9 @@ CONVERSATION = [
     {"role": "assistant", "content": "Right here, by the door."},
 ]
 # The last user turn is told the language; once it is history it is not.
-POLITE = CHATML.replace("{{ message['content'] }}", "{% if loop.last %}(In English.) {% endif %}{{ message['content'] }}")
+POLITE = CHATML.replace(
+    "{{ message['content'] }}", "{% if loop.last %}(In English.) {% endif %}{{ message['content'] }}"
+)
 THOUGHTFUL = CHATML.replace("assistant\n{% endif %}", "assistant\n<think></think>\n{% endif %}")
 
 
