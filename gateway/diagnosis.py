@@ -51,7 +51,7 @@ class Case:
         """Begin at wall-clock time `at`."""
         self._recall = recall
         self._keyed = recall.keyed(ask.tenant)
-        self._ask = ask if ask.raw is None else replace(ask, turns=(Turn(role="user", text=_raw_text(ask.raw)),))
+        self._ask = ask if ask.raw is None else replace(ask, turns=(_raw_turn(ask.raw, ask.prompt_field),))
         self._prompt = prompt
         self._spans = prompt.spans or _raw_spans(len(prompt))
         self._card = card
@@ -145,7 +145,9 @@ class Case:
             return None
         span = next(one for one in self._spans if (one.kind, one.index) == (part.kind, part.index))
         path, text = self._words(span)
-        character, seen, at = None, text, 0
+        character: int | None = None
+        at: int | None = None
+        seen = text
         if self._prompt.encoded is not None:
             place = self._prompt.encoded.place(divergence.token)
             character = at = min(max(0, place - span.text), len(text))
@@ -169,16 +171,18 @@ class Case:
         return turn.path or f"messages[{span.index}]", turn.text
 
 
-def _looks(divergence: Divergence, text: str, at: int) -> str:
+def _looks(divergence: Divergence, text: str, at: int | None) -> str:
     if divergence.shuffled:
         return "shuffled_list"
     if divergence.compacted:
         return "rewritten_summary"
-    return "white_space" if divergence.whitespace else looks_like(text, at)
+    if divergence.whitespace:
+        return "white_space"
+    return "text" if at is None else looks_like(text, at)
 
 
-def _raw_text(raw: str | bytes) -> str:
-    return raw if isinstance(raw, str) else raw.hex()
+def _raw_turn(raw: str | bytes, field: str) -> Turn:
+    return Turn(role="user", text=raw if isinstance(raw, str) else raw.hex(), path=field)
 
 
 def _raw_spans(tokens: int) -> tuple[Span, ...]:

@@ -76,8 +76,9 @@ def openai_diagnostics(comparison: Comparison | None) -> CacheDiagnostics:
         return CacheDiagnostics(type="comparison_response_not_found")
     divergence = comparison.divergence
     reason = _openai_reason(comparison)
-    if reason is None:  # the same text: a miss then is the memory's, for which there is no word
-        return CacheDiagnostics(type="cache_hit" if comparison.read else UNAVAILABLE)
+    if reason is None:  # a miss then is the memory's or the template's, for which there is no word
+        hit = comparison.read and divergence.reason != "template"
+        return CacheDiagnostics(type="cache_hit" if hit else UNAVAILABLE)
     lost = divergence.until if comparison.partition else divergence.until - divergence.token
     return CacheDiagnostics(
         type="cache_miss", reason=reason, cache_missed_tokens=lost, comparison_reusable_tokens=divergence.token

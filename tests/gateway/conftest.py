@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.app import build_admin_app, build_house, build_serving_app
+from gateway.app import House, build_admin_app, build_house, build_serving_app
 from gateway.config import Settings
+from gateway.keyring import Keyring
 from gateway.prompt import Renderer
 from prefix_store.sqlite_store import SqliteStore
+from prefix_store.store import SharedState
 from tests.gateway.scripted import MODEL, Script, ScriptedBackend
 from tests.tiny_model import save_tiny_tokenizer
 
@@ -26,6 +28,7 @@ class Gateway:
     admin: TestClient[Any, Any]
     backend: ScriptedBackend
     renderer: Renderer
+    house: House
 
     def chat(self, **fields: Any) -> Any:
         """POST a chat completion; `messages` and `model` have defaults."""
@@ -63,15 +66,22 @@ async def start_gateway(renderer: Renderer) -> AsyncIterator[StartGateway]:
     """Start gateways; all of them are stopped when the test ends."""
     clients: list[TestClient[Any, Any]] = []
 
-    async def start(**settings: Any) -> Gateway:
+    async def start(
+        *,
+        state: SharedState | None = None,
+        speaking: Renderer = renderer,
+        keyring: Keyring | None = None,
+        secret: bytes | None = None,
+        **settings: Any,
+    ) -> Gateway:
         backend = ScriptedBackend(Script(deltas=[]))
-        state = await SqliteStore.open(":memory:")
-        house = build_house(Settings(**settings), backend, renderer, state)
+        state = state or await SqliteStore.open(":memory:")
+        house = build_house(Settings(**settings), backend, speaking, state, keyring=keyring, secret=secret)
         for app in (build_serving_app(house), build_admin_app(house)):
             server = TestServer(app)
             await server.start_server(shutdown_timeout=1.0)
             clients.append(TestClient(server))
-        gateway = Gateway(clients[-2], clients[-1], backend, renderer)
+        gateway = Gateway(clients[-2], clients[-1], backend, speaking, house)
         gateway.script(["hi"])
         return gateway
 

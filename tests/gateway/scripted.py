@@ -14,6 +14,7 @@ from engine.messages import (
     Delta,
     EngineStats,
     Entries,
+    Fate,
     Finished,
     KeptMark,
     Missed,
@@ -47,6 +48,8 @@ class Script:
     deltas: Sequence[tuple[int, ...]]
     reason: Literal["stop", "length"] = "stop"
     read: int = 0
+    fate: Fate = "never_written"  # of all that is not read
+    ago_s: float | None = None
     then: Exception | Literal["finish", "hang"] = "finish"
     until: Mapping[int, asyncio.Event] = field(default_factory=dict)  # by a delta's place: silence before it
 
@@ -102,7 +105,7 @@ class ScriptedBackend:
             queue_s=0.001,
             prefill_s=0.002,
             marks=tuple(KeptMark(tokens=o.tokens, kept="promised", left_s=o.ttl_s) for o in submit.keep.marks),
-            missed=(Missed(fate="never_written", tokens=prompt - script.read),),
+            missed=(Missed(fate=script.fate, tokens=prompt - script.read, ago_s=script.ago_s),),
         )
         for place, tokens in enumerate(script.deltas):
             if place in script.until:
