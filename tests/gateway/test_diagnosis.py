@@ -164,7 +164,7 @@ async def test_a_rewritten_summary_is_told(gateway: Gateway) -> None:
 
 async def test_choices_and_streams_are_told_the_same(gateway: Gateway) -> None:
     """One answer, several choices, a stream and a stream of several choices explain the same change alike."""
-    told = []
+    told: list[Any] = []
     for ask, fields in ((chat, {}), (chat, {"n": 3}), (streamed, {}), (streamed, {"n": 3})):
         key = f"key {len(told)}"
         await ask(gateway, talk(QUESTION), prompt_cache_key=key, **fields)
@@ -228,6 +228,7 @@ class Slow(SqliteStore):
 async def test_a_closed_case_asks_nobody_any_more(renderer: Renderer) -> None:
     """A comparison under way ends with its request."""
     state = await Slow.open(":memory:")
+    assert isinstance(state, Slow)
     state.asked, state.dropped = asyncio.Event(), asyncio.Event()
     ask = Ask(id="a", model=CARD.name, turns=(Turn(role="user", text=QUESTION),))
     diagnosis = Diagnosis(Recall(state, secret=SECRET, wait_s=3600.0), rendering=renderer.identity)
