@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
+from gateway.flushing import flushing
 from gateway.remembered import MOST_BYTES, Memory, nearest
 from gateway.shelf import largest, rendered
 from prefix_store.fingerprints import Fingerprint, Keyed, decode, encode
@@ -181,21 +182,9 @@ class Recall:
                     return
                 raise
 
-    @asynccontextmanager
-    async def flushing(self) -> AsyncIterator[None]:
+    def flushing(self) -> AbstractAsyncContextManager[None]:
         """Flush now and then while the block runs, and once more at its end."""
-        task = asyncio.create_task(self._keep_flushing())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await self.flush()
-
-    async def _keep_flushing(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            await self.flush()
+        return flushing(self.flush, FLUSH_S)
 
     def _take(self) -> list[_Parcel]:
         """Take the oldest parcel, and those of the same tenant behind it that fit into one call."""

@@ -6,12 +6,12 @@ be flushed are kept for the next time; a tenant's sums are forgotten a month aft
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 
 from engine.messages import Prefilled
+from gateway.flushing import flushing
 from gateway.miss import MissReport
 from prefix_store.store import SharedState, StoreUnavailable
 
@@ -64,21 +64,9 @@ class Tally:
         await self.flush()
         return {tenant: await self._state.counters(_space(tenant)) for tenant in self._tenants}
 
-    @asynccontextmanager
-    async def flushing(self) -> AsyncIterator[None]:
+    def flushing(self) -> AbstractAsyncContextManager[None]:
         """Flush now and then while the block runs, and once more at its end."""
-        task = asyncio.create_task(self._keep_flushing())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await self.flush()
-
-    async def _keep_flushing(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            await self.flush()
+        return flushing(self.flush, FLUSH_S)
 
 
 def _space(tenant: str) -> str:
