@@ -44,7 +44,8 @@ def user(text: str) -> dict[str, str]:
 
 def test_first_request_was_never_written(openai_client: openai.OpenAI, server: Server) -> None:
     """Where nothing is known, the reason is what became of the blocks."""
-    (miss,) = misses(chat(openai_client, server, "first", [system("First. " + RULES), user("Hello?")]))
+    talk = [system("Nobody has ever sent these very words to this server."), user("So nothing is like them?")]
+    (miss,) = misses(chat(openai_client, server, "first", talk))
     assert (miss["reason"], miss["fate"]) == ("never_written", "never_written")
 
 

@@ -37,7 +37,7 @@ def test_explicit_mode_without_marks_caches_nothing(openai_client: OpenAI, serve
     off: Any = {"prompt_cache_options": {"mode": "explicit"}}
     first = openai_client.chat.completions.create(**ask, **off)
     assert (cached(first), written(first)) == (0, 0)
-    assert {miss["reason"] for miss in extension(first)["miss"]} == {"no_cache"}
+    assert {miss["fate"] for miss in extension(first)["miss"]} == {"no_cache"}
     warm = openai_client.chat.completions.create(**ask)
     assert cached(warm) < 2 * BLOCK
     second = openai_client.chat.completions.create(**ask, **off)

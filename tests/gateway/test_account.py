@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from engine.errors import EngineUnavailable
 from engine.messages import Delta, Finished, KeptMark, Missed, Prefilled
 from gateway.account import Account, Came
+from gateway.miss import Explained, misses
 from gateway.retention import AskedMark, Kept, Wish, Written, plan, written
 from prefix_store.classes import CLASSES
 from prefix_store.policy import Policy
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+UNEXPLAINED = Explained(misses=())
 PROMPT = 200
 BLOCK = 16
 MISSED = (Missed(fate="never_written", tokens=90),)
@@ -105,7 +107,8 @@ def test_the_prompt_counts_once():
     """However many choices, the prompt's facts are those of the first; tokens and projections are all choices'."""
     made = account(choices=2)
     assert made.begun is False
-    facts = made.prompt(prefilled(kept(), 110, 80), NOON)
+    told = prefilled(kept(), 110, 80)
+    facts = made.prompt(told, NOON, Explained(misses=misses(told.missed, NOON)))
     assert made.begun is True
     assert (facts.prompt, facts.read, facts.write, facts.uncached) == (200, 110, 80, 10)
     assert (facts.queue_s, facts.prefill_s, facts.normalised) == (0.5, 1.5, ("rule",))
@@ -132,7 +135,7 @@ def test_waits_are_told_from_the_request_then_from_the_last_tokens():
 def test_the_unseen_stop_token_counts():
     """A stop token is generated and not shown; where it is all there is, it is the first token."""
     made = account()
-    made.prompt(prefilled(kept(), 0, 0), NOON)
+    made.prompt(prefilled(kept(), 0, 0), NOON, UNEXPLAINED)
     assert made.take(0, end(1, 200), 103.0) == Came(1, 3.0, first=True)
     facts = made.facts()
     assert (facts.generated, facts.first_token_s) == (1, 3.0)
@@ -141,7 +144,7 @@ def test_the_unseen_stop_token_counts():
 def test_a_choice_without_a_token_does_not_make_the_others_instant():
     """The first token's time is the earliest of those that came."""
     made = account(choices=2)
-    made.prompt(prefilled(kept(), 0, 0), NOON)
+    made.prompt(prefilled(kept(), 0, 0), NOON, UNEXPLAINED)
     made.take(0, end(0), 101.0)
     made.take(1, tokens(1), 104.0)
     made.take(1, end(1), 105.0)
@@ -151,7 +154,7 @@ def test_a_choice_without_a_token_does_not_make_the_others_instant():
 def test_a_prompt_that_is_only_made_warm_has_no_first_token():
     """Nothing generated, nothing timed."""
     made = account()
-    made.prompt(prefilled(kept(), 0, 192), NOON)
+    made.prompt(prefilled(kept(), 0, 192), NOON, UNEXPLAINED)
     assert made.take(0, end(0, 200), 103.0) is None
     facts = made.facts()
     assert (facts.generated, facts.projected, facts.first_token_s, facts.decode_s) == (0, 200, 0.0, 0.0)
@@ -160,7 +163,7 @@ def test_a_prompt_that_is_only_made_warm_has_no_first_token():
 def test_a_choice_that_was_left_leaves_projections_unknown():
     """Its tokens count and its time runs to its last one; what the engine computed is not told."""
     made = account(choices=2)
-    made.prompt(prefilled(kept(), 0, 0), NOON)
+    made.prompt(prefilled(kept(), 0, 0), NOON, UNEXPLAINED)
     made.take(0, tokens(1), 101.0)
     made.take(0, tokens(4), 107.5)
     made.take(1, tokens(1), 102.0)
