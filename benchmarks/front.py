@@ -71,6 +71,7 @@ CARD = ModelCard(
 class Immediate:
     """A backend that answers nothing at once and notes when each request came, and how long it was."""
 
+    name = "immediate"
     model = CARD.name
     card: ModelCard | None = CARD
     restarts = 0

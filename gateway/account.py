@@ -25,6 +25,16 @@ class Came:
     first: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What all choices have come to. Times are seconds; `first_token_s` is None before there is one."""
+
+    generated: int = 0
+    projected: int | None = None  # known when every choice has ended
+    first_token_s: float | None = None
+    decode_s: float = 0.0
+
+
 @dataclass(slots=True)
 class _Progress:
     last: float
@@ -42,16 +52,16 @@ class Account:
         self._normalised = normalised
         self._began = began
         self._choices = [_Progress(last=began) for _ in range(choices)]
-        self._prompt: PromptFacts | None = None
+        self.prompt_facts: PromptFacts | None = None
 
     @property
     def begun(self) -> bool:
         """Whether the prompt's facts stand."""
-        return self._prompt is not None
+        return self.prompt_facts is not None
 
     def prompt(self, prefilled: Prefilled, at: datetime, explained: Explained) -> PromptFacts:
         """Take the first choice's facts, and why what was not read was not; `at` is the wall clock's time."""
-        self._prompt = PromptFacts(
+        self.prompt_facts = PromptFacts(
             prompt=prefilled.prompt,
             read=prefilled.read,
             write=prefilled.write,
@@ -63,7 +73,7 @@ class Account:
             comparison=explained.comparison,
             normalised=self._normalised,
         )
-        return self._prompt
+        return self.prompt_facts
 
     def take(self, choice: int, delta: Delta, now: float) -> Came | None:
         """Take a choice's tokens. Raises EngineUnavailable where the engine gave the answer up."""
@@ -83,13 +93,23 @@ class Account:
         progress.last = now
         return told
 
-    def facts(self) -> Facts:
-        """Sum up when every choice is over."""
-        prompt = self._prompt
-        if prompt is None:
-            raise EngineUnavailable("The engine ended the answer without a first word.")
+    def sums(self) -> Sums:
+        """Sum up what there is so far."""
         finished = [progress.finished for progress in self._choices if progress.finished is not None]
         whole = len(finished) == len(self._choices)
+        return Sums(
+            generated=sum(progress.generated for progress in self._choices),
+            projected=sum(end.projected for end in finished) if whole else None,
+            first_token_s=min((one.first_token_s for one in self._choices if one.generated), default=None),
+            decode_s=max(map(self._decode_s, self._choices)),
+        )
+
+    def facts(self) -> Facts:
+        """Sum up when every choice is over."""
+        prompt = self.prompt_facts
+        if prompt is None:
+            raise EngineUnavailable("The engine ended the answer without a first word.")
+        sums = self.sums()
         return Facts(
             prompt=prompt.prompt,
             read=prompt.read,
@@ -101,10 +121,10 @@ class Account:
             misses=prompt.misses,
             comparison=prompt.comparison,
             normalised=prompt.normalised,
-            generated=sum(progress.generated for progress in self._choices),
-            projected=sum(end.projected for end in finished) if whole else None,
-            decode_s=max(map(self._decode_s, self._choices)),
-            first_token_s=min((one.first_token_s for one in self._choices if one.generated), default=0.0),
+            generated=sums.generated,
+            projected=sums.projected,
+            decode_s=sums.decode_s,
+            first_token_s=sums.first_token_s or 0.0,
         )
 
     def _decode_s(self, progress: _Progress) -> float:

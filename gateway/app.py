@@ -84,7 +84,7 @@ def build_house(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, tally, diagnosis),
+        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally)),
         metrics=metrics,
         policies=policies,
         keyring=keyring,

@@ -16,6 +16,7 @@ from engine.messages import Sampling
 from gateway.retention import Wish
 
 Role = Literal["system", "user", "assistant", "tool"]
+Api = Literal["chat", "completions", "responses", "messages"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,9 @@ class Ask:
     settings: Mapping[str, str] = field(default_factory=dict)  # what else may shape a prompt, for templates that ask
     compared_with: str | None = None  # the answer that the client goes on from or wants to be compared with
     diagnosed: bool = False  # the client asked what the comparison told
+    api: Api = field(default="chat", compare=False)  # which one it came by; for whoever counts, nobody decides by it
+    key: str | None = field(default=None, compare=False)  # the id of the client's key
+    streamed: bool = field(default=False, compare=False)
 
 
 def texts(

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from engine.errors import EngineUnavailable, ModelRefused, Overloaded, PromptTooLong, QueueTimeout, RequestRefused
 
+CLIENT_LEFT = 499  # for log, metrics and ledger only; nobody is there to read it
+
 
 class GatewayError(Exception):
     """Root of every error that this package raises on purpose."""

@@ -11,29 +11,26 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from engine.errors import EngineUnavailable, Overloaded, PromptTooLong, RequestRefused
-from engine.messages import Delta, Keep, ModelCard, Prefilled, Submit
+from engine.messages import Delta, Keep, ModelCard, Submit
 from gateway.account import Account
 from gateway.answer import ChoiceReader, Transcript, spelled_prompt
 from gateway.ask import Ask
 from gateway.backends import Backend
 from gateway.confine import confine
 from gateway.diagnosis import Case, Diagnosis
-from gateway.errors import BadRequest, UnknownModel
+from gateway.errors import CLIENT_LEFT, BadRequest, UnknownModel, problem_of
 from gateway.events import Began, Done, Event
 from gateway.fan import Fan
-from gateway.miss import MissReport
 from gateway.prompt import Prompt, Renderer
+from gateway.record import Draft, Outcome, Witness
 from gateway.retention import Kept, plan
-from gateway.tally import Tally
 from prefix_store.classes import RetentionClasses
 from prefix_store.policy import PolicySet
-
-Outcome = Literal["finished", "failed", "refused", "cancelled"]
 
 
 class Governs(Protocol):
@@ -48,20 +45,14 @@ class Governs(Protocol):
         """The named retention classes."""
 
 
-class Witness(Protocol):
-    """Who is told the facts of every exchange as they become known."""
+class Pulse(Protocol):
+    """Who is told of answer tokens as they come."""
 
-    def prefilled(self, facts: Prefilled, *, prewarm: bool) -> None:
-        """Hear that the prompt was processed; with `prewarm`, only to be warm for a later request."""
+    def tokens(self, ask: Ask, count: int, waited_s: float, *, first: bool, read: int) -> None:
+        """Hear that `count` tokens came, `waited_s` after the request (if first) or after the last ones.
 
-    def missed(self, misses: Sequence[MissReport]) -> None:
-        """Hear why tokens of a prompt were not read."""
-
-    def tokens(self, count: int, waited_s: float, *, first: bool) -> None:
-        """Hear that `count` answer tokens came, `waited_s` after the request (if first) or after the last ones."""
-
-    def ended(self, outcome: Outcome) -> None:
-        """Hear that the exchange is over."""
+        `read` is how much of the prompt came from the cache, in tokens.
+        """
 
 
 class Exchanges:
@@ -71,22 +62,22 @@ class Exchanges:
         self,
         backend: Backend,
         renderer: Renderer,
-        witness: Witness,
+        pulse: Pulse,
         policies: Governs,
-        tally: Tally,
         diagnosis: Diagnosis,
+        witnesses: Sequence[Witness],
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Put together who computes, who renders, who is told and who decides what is kept."""
         self._policies = policies
-        self._tally = tally
+        self._witnesses = tuple(witnesses)
         self._diagnosis = diagnosis
         self._wall = wall
         self._backend = backend
         self._renderer = renderer
-        self._witness = witness
+        self._pulse = pulse
         self._clock = clock
         self._open = 0
         self._idle = asyncio.Event()
@@ -94,23 +85,34 @@ class Exchanges:
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Event]:
         """Yield the answer's events. Close it (`aclosing`) to leave early: that is a cancellation."""
+        served = ask.model == self._backend.model
+        at, began = self._wall().timestamp(), self._clock()
+        draft = Draft(ask, served=served, upstream=self._backend.name, at=at, began=began)
         outcome: Outcome = "failed"
+        status = 500
+        told = False
         self._open += 1
         self._idle.clear()
         try:
             with _named_by(ask):
-                async with aclosing(self._answer(ask)) as events:
+                async with aclosing(self._answer(ask, draft, began)) as events:
                     async for event in events:
+                        if isinstance(event, Done):  # the witnesses know before the client does
+                            told = True
+                            self._tell(draft, "finished", 200)
                         yield event
-            outcome = "finished"
-        except (BadRequest, RequestRefused, Overloaded):
-            outcome = "refused"
+        except (BadRequest, RequestRefused, Overloaded) as error:
+            outcome, status = "refused", problem_of(error).status
             raise
         except (asyncio.CancelledError, GeneratorExit):
-            outcome = "cancelled"
+            outcome, status = "cancelled", CLIENT_LEFT
+            raise
+        except Exception as error:
+            status = problem_of(error).status
             raise
         finally:
-            self._witness.ended(outcome)
+            if not told:
+                self._tell(draft, outcome, status)
             self._open -= 1
             if not self._open:
                 self._idle.set()
@@ -125,8 +127,12 @@ class Exchanges:
         with _named_by(ask):
             return len(await self._renderer.prompt(ask))
 
-    async def _answer(self, ask: Ask) -> AsyncGenerator[Event]:
-        began = self._clock()
+    def _tell(self, draft: Draft, outcome: Outcome, status: int) -> None:
+        record = draft.record(outcome, status, self._clock())
+        for witness in self._witnesses:
+            witness.ended(record, draft.tokens)
+
+    async def _answer(self, ask: Ask, draft: Draft, began: float) -> AsyncGenerator[Event]:
         least, limit = self._renderer.least(ask), self._card(ask).max_model_len
         if least > limit:
             raise PromptTooLong(
@@ -134,10 +140,12 @@ class Exchanges:
                 field="messages",
             )
         prompt = await self._renderer.prompt(ask)
+        draft.tokens = prompt.tokens
         grammar = await confine(ask, self._renderer.format)
         card = self._card(ask)  # once more: the engine may have gone meanwhile
         kept = self._kept(ask, prompt, card)
         account = Account(kept, normalised=prompt.normalised, choices=ask.choices, began=began)
+        draft.account = account
         readers = [self._reader(ask, choice) for choice in range(ask.choices)]
         case = self._diagnosis.begin(ask, prompt, card, self._wall())
         transcript = Transcript(ask.call_prefix)
@@ -167,19 +175,15 @@ class Exchanges:
         """Take note of a delta and tell who wants to know. Return `Began` where the prompt's facts stand now."""
         told: list[Event] = []
         if delta.prefilled is not None and not choice:
-            self._witness.prefilled(delta.prefilled, prewarm=ask.wish.prewarm)
-            self._tally.add(ask.tenant, delta.prefilled, prewarm=ask.wish.prewarm)
             logprobs = spelled_prompt(delta.prefilled.logprobs, prompt.tokens, self._renderer.spelling)
             now = self._wall()
             explained = await case.explain(delta.prefilled, now)
-            if not ask.wish.prewarm:
-                self._witness.missed(explained.misses)
-                self._tally.explain(ask.tenant, explained.misses)
             facts = account.prompt(delta.prefilled, now, explained)
             told.append(Began(facts, logprobs))
         came = account.take(choice, delta, self._clock())
         if came is not None:
-            self._witness.tokens(came.count, came.waited_s, first=came.first)
+            read = 0 if account.prompt_facts is None else account.prompt_facts.read
+            self._pulse.tokens(ask, came.count, came.waited_s, first=came.first, read=read)
         return told
 
     def _card(self, ask: Ask) -> ModelCard:

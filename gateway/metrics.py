@@ -7,15 +7,16 @@ Rule: counts and times only. A ratio is the reader's to make, over the window th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.messages import EngineStats, Prefilled
-from gateway.exchange import Outcome
-from gateway.miss import REASONS, MissReport
+from engine.messages import EngineStats
+from gateway.ask import Ask
+from gateway.miss import REASONS
+from gateway.record import Record
 
 FIRST_TOKEN_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 120.0)
 INTER_TOKEN_BUCKETS_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
@@ -80,7 +81,7 @@ class _EngineReading(Collector):
 
 
 class Metrics:
-    """Everything `/metrics` shows. Also the `Witness` of exchanges."""
+    """Everything `/metrics` shows. Also a `Witness` and the `Pulse` of exchanges."""
 
     def __init__(self, model: str) -> None:
         """Make every series that can be made at once, so that a counter starts at 0 and not at its first event."""
@@ -129,21 +130,24 @@ class Metrics:
         self._engine = _EngineReading()
         self.registry.register(self._engine)
 
-    def prefilled(self, facts: Prefilled, *, prewarm: bool = False) -> None:
-        """Count a prompt's tokens by what the cache did for them. A pre-warm is no hit and no miss."""
-        if prewarm:
+    def ended(self, record: Record, tokens: bytes) -> None:  # noqa: ARG002 - a witness; only the counts matter here
+        """Count one exchange by its outcome, and its prompt by what the cache did for it.
+
+        A pre-warm is no hit and no miss.
+        """
+        self._outcomes[record.outcome].inc()
+        if record.prompt is None:
+            return
+        if record.prewarm:
             self._prewarms.inc()
             return
-        self._prompt["read"].inc(facts.read)
-        self._prompt["write"].inc(facts.write)
-        self._prompt["uncached"].inc(facts.uncached)
-
-    def missed(self, misses: Sequence[MissReport]) -> None:
-        """Count a prompt's misses by reason."""
-        for miss in misses:
+        self._prompt["read"].inc(record.prompt.read)
+        self._prompt["write"].inc(record.prompt.write)
+        self._prompt["uncached"].inc(record.prompt.uncached)
+        for miss in record.prompt.misses:
             self._missed.labels(self._model, miss.reason).inc(miss.tokens)
 
-    def tokens(self, count: int, waited_s: float, *, first: bool) -> None:
+    def tokens(self, ask: Ask, count: int, waited_s: float, *, first: bool, read: int) -> None:  # noqa: ARG002
         """Count answer tokens and time them; tokens that came together shared the wait."""
         self._output.inc(count)
         if first:
@@ -151,10 +155,6 @@ class Metrics:
             return
         for _ in range(count):
             self._inter_token.observe(waited_s / count)
-
-    def ended(self, outcome: Outcome) -> None:
-        """Count one exchange by its outcome."""
-        self._outcomes[outcome].inc()
 
     def answered(self, route: str, method: str, status: int) -> None:
         """Count one HTTP answer. `route` must be one of ours; an odd method is folded."""

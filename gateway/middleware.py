@@ -21,7 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from gateway.api.envelopes import Envelope, envelope_of
-from gateway.errors import BadRequest, Problem, Unauthorized, problem_of, problem_of_status
+from gateway.errors import CLIENT_LEFT, BadRequest, Problem, Unauthorized, problem_of, problem_of_status
 from gateway.keys import FAILURE, METRICS, REQUEST_ID, STREAM
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger("gateway")
@@ -29,7 +29,6 @@ log: structlog.typing.FilteringBoundLogger = structlog.get_logger("gateway")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 REQUEST_ID_HEADER: Final = "x-request-id"
-CLIENT_LEFT: Final = 499  # for log and metrics only; nobody is there to read it
 _ACCEPTABLE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 

@@ -10,9 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 
-from engine.messages import Prefilled
 from gateway.flushing import flushing
-from gateway.miss import MissReport
+from gateway.record import Record
 from prefix_store.store import SharedState, StoreUnavailable
 
 FLUSH_S = 2.0
@@ -30,10 +29,13 @@ class Tally:
         self._tenants = tuple(sorted(set(tenants)))
         self._fresh: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    def add(self, tenant: str, facts: Prefilled, *, prewarm: bool = False) -> None:
+    def ended(self, record: Record, tokens: bytes) -> None:  # noqa: ARG002 - a witness; only the counts matter here
         """Count one prompt. One that only makes the cache warm is no hit and no miss: it is counted apart."""
-        counts = self._fresh[tenant]
-        if prewarm:
+        facts = record.prompt
+        if facts is None:
+            return
+        counts = self._fresh[record.tenant]
+        if record.prewarm:
             counts["prewarms"] += 1
             counts["prewarm_write_tokens"] += facts.write
             return
@@ -41,13 +43,9 @@ class Tally:
         counts["prompt_tokens"] += facts.prompt
         counts["read_tokens"] += facts.read
         counts["write_tokens"] += facts.write
-        for missed in facts.missed:
-            counts[FATES + missed.fate] += missed.tokens
-
-    def explain(self, tenant: str, misses: Iterable[MissReport]) -> None:
-        """Count why tokens of one prompt were not read."""
-        for miss in misses:
-            self._fresh[tenant][REASONS + miss.reason] += miss.tokens
+        for miss in facts.misses:
+            counts[FATES + miss.fate] += miss.tokens
+            counts[REASONS + miss.reason] += miss.tokens
 
     async def flush(self) -> None:
         """Hand the counts over. What the store does not take now stays for the next time."""

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from aiohttp import web
 
 from gateway.api import anthropic_answers, anthropic_messages
-from gateway.api.http import body_of, parsed, stream
+from gateway.api.http import body_of, called, parsed, stream
 from gateway.keys import EXCHANGES, IDENTITY
 
 
@@ -16,6 +16,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     """POST /v1/messages: answer a conversation."""
     wanted = await parsed(anthropic_messages.parse, await body_of(request))
     ask = anthropic_messages.ask_of(wanted, f"msg_{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
+    ask = called(request, ask, streamed=bool(wanted.stream))
     async with aclosing(request.app[EXCHANGES].answer(ask)) as events:
         if wanted.stream:
             return await stream(request, events, anthropic_answers.Stream(ask, wanted).shape)

@@ -165,6 +165,7 @@ def prompt_of(request: CountRequest, request_id: str, *, tenant: str = "default"
     continues = conversation.add_messages(request.messages)
     asked = [marks[path] for path in tools if path in marks] + conversation.asked
     return Ask(
+        api="messages",
         id=request_id,
         model=request.model,
         turns=tuple(conversation.turns),

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from aiohttp import web
 
+from gateway.ask import Ask
 from gateway.events import Event
-from gateway.keys import SETTINGS, STREAM
+from gateway.keys import IDENTITY, SETTINGS, STREAM
 
 T = TypeVar("T")
 
@@ -39,6 +41,11 @@ async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
     if len(body) <= INLINE_BYTES:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(None, parse, body)
+
+
+def called(request: web.Request, ask: Ask, *, streamed: bool) -> Ask:
+    """Note for whoever counts by which key a request came, and whether it is streamed."""
+    return replace(ask, key=request[IDENTITY].key_id, streamed=streamed)
 
 
 def json_response(body: bytes) -> web.Response:

@@ -99,6 +99,7 @@ def asks_of(request: CompletionRequest, answer_id: str, *, tenant: str = "defaul
     wish = request.wish()
     return [
         Ask(
+            api="completions",
             id=answer_id if not place else f"{answer_id}-p{place}",
             model=request.model,
             raw=raw,

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from aiohttp import web
 
 from gateway.api import openai_answers, openai_chat, openai_completions
-from gateway.api.http import body_of, collected, json_response, parsed, stream
+from gateway.api.http import body_of, called, collected, json_response, parsed, stream
 from gateway.ask import Ask
 from gateway.events import Event
 from gateway.exchange import Exchanges
@@ -27,6 +27,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     wanted = await parsed(openai_chat.parse, await body_of(request))
     created = int(time.time())
     ask = openai_chat.ask_of(wanted, f"chatcmpl-{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
+    ask = called(request, ask, streamed=bool(wanted.stream))
     async with aclosing(request.app[EXCHANGES].answer(ask)) as events:
         if wanted.stream:
             shapes = openai_answers.Stream(ask, created, include_usage=wanted.include_usage)
@@ -39,6 +40,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     wanted = await parsed(openai_completions.parse, await body_of(request))
     created = int(time.time())
     asks = openai_completions.asks_of(wanted, f"cmpl-{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
+    asks = [called(request, ask, streamed=bool(wanted.stream)) for ask in asks]
     exchanges = request.app[EXCHANGES]
     shapes = openai_completions.Answer(wanted, asks, created, request.app[RENDERER].spell)
     if not wanted.stream:

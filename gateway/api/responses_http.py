@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from gateway.api.http import body_of, parsed, stream
+from gateway.api.http import body_of, called, parsed, stream
 from gateway.api.responses_answers import Answer, Stream
 from gateway.api.responses_request import ask_of, items_of, parse, parse_count
 from gateway.api.responses_store import ResponseStore, Stored
@@ -34,6 +34,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     store, tenant = request.app[RESPONSES], request[IDENTITY].tenant
     earlier = store.earlier(tenant, wanted.previous_response_id, wanted.references, time.monotonic())
     ask = ask_of(wanted, f"resp_{uuid.uuid4().hex}", tenant=tenant, earlier=earlier)
+    ask = called(request, ask, streamed=bool(wanted.stream))
     answer = Answer(wanted, ask.id, wall=time.time)
 
     def keep() -> bytes:

@@ -171,6 +171,7 @@ def ask_of(request: ResponsesRequest, response_id: str, *, tenant: str = "defaul
     options = request.cache
     tool_marks = (mark_of(tool, f"tools[{place}]") for place, tool in enumerate(request.tools or ()))
     return Ask(
+        api="responses",
         id=response_id,
         model=request.model or "",
         turns=turns,

@@ -16,6 +16,10 @@ class Backend(Protocol):
     """An engine seen from the gateway."""
 
     @property
+    def name(self) -> str:
+        """What metrics, ledger and page call it."""
+
+    @property
     def model(self) -> str:
         """The name clients ask for; known before the engine is ready."""
 

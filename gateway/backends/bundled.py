@@ -21,6 +21,7 @@ class Bundled:
 
     def __init__(self, config: EngineConfig) -> None:
         """Prepare; `start` starts the process."""
+        self.name = "bundled"
         self._client = EngineClient(config)
         self.model = config.model
 

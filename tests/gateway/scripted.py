@@ -57,6 +57,7 @@ class Script:
 class ScriptedBackend:
     """Plays `script` for every request and keeps what was submitted."""
 
+    name = "scripted"
     model = MODEL
 
     def __init__(self, script: Script) -> None:

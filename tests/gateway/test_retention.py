@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import Keep, KeptMark, Missed, Prefilled
+from engine.messages import Keep, KeptMark
 from gateway.ask import Turn
 from gateway.errors import BadRequest
 from gateway.retention import AskedMark, Wish, plan, report
@@ -17,6 +17,7 @@ from prefix_store.policy import Policy
 from prefix_store.sqlite_store import SqliteStore
 from prefix_store.store import StoreUnavailable
 from tests.gateway.conftest import StartGateway
+from tests.gateway.records import record
 
 HOUR = 3600.0
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -181,13 +182,12 @@ async def test_counts_reach_the_shared_state_and_survive_its_absence():
 
     shaky: Any = Shaky()
     tally = Tally(shaky, ["a", "b"])
-    facts = Prefilled(
-        prompt=10, read=4, write=6, queue_s=0, prefill_s=0, missed=(Missed(fate="never_written", tokens=6),)
-    )
-    tally.add("a", facts)
+    ended = record(tenant="a")
+    tally.ended(ended, b"")
     assert await tally.sums() == {"a": {}, "b": {}}
     shaky.away = False
-    tally.add("a", facts)
-    expected = {"requests": 2, "prompt_tokens": 20, "read_tokens": 8, "write_tokens": 12, "missed_never_written": 12}
+    tally.ended(ended, b"")
+    expected = {"requests": 2, "prompt_tokens": 20, "read_tokens": 8, "write_tokens": 12}
+    expected |= {"missed_never_written": 12, "because_never_written": 12}
     assert await tally.sums() == {"a": expected, "b": {}}
     await store.close()
