@@ -1,0 +1,316 @@
+"""Which replica is believed to hold which prefix, until when: a radix tree of hashes, bounded for each replica.
+
+Owns the nodes and what is believed of each replica. Knows no tokens, no text, no network and no clock: a prefix is a
+packed chain of 8-byte links, each committing to all before it. Rules:
+- what a replica holds is closed under prefixes: whoever has a block has every block before it;
+- a belief lives while `now < deadline`, and no longer than its replica: removing or restarting one ends all of them in
+  one step;
+- a replica's beliefs never exceed its capacity: the least recently used go first, ends before beginnings;
+- looking renews nothing. Every number here is a belief: only an answer says what was really read.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+LINK_BYTES = 8
+
+CAPACITY = 1 << 20  # blocks that a replica is believed to hold where nobody says
+
+
+@dataclass(slots=True)
+class Belief:
+    """That a replica holds the first `blocks` blocks of a node's run. Times are the caller's monotonic seconds."""
+
+    blocks: int
+    deadline: float
+    used: float
+
+
+class Node:
+    """A run of links. The top has none."""
+
+    __slots__ = ("beliefs", "children", "links", "parent")
+
+    def __init__(self, parent: Node | None, links: bytes) -> None:
+        self.parent = parent
+        self.links = links
+        self.children: dict[bytes, Node] = {}  # by their first link
+        self.beliefs: dict[str, Belief] = {}
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in the run."""
+        return len(self.links) // LINK_BYTES
+
+
+@dataclass(slots=True)
+class _Replica:
+    """One replica's share. `order` goes from the least to the most recently used node, ends before beginnings."""
+
+    capacity: int
+    blocks: int
+    order: OrderedDict[Node, None]
+
+
+class Residency:
+    """Beliefs about replicas. Replicas are named by whoever asks."""
+
+    def __init__(self) -> None:
+        self._top = Node(None, b"")
+        self._replicas: dict[str, _Replica] = {}
+        self.nodes = 0
+
+    def blocks(self, replica: str) -> int:
+        """Return how many blocks a replica is believed to hold, expired ones included until they are swept."""
+        known = self._replicas.get(replica)
+        return 0 if known is None else known.blocks
+
+    def bound(self, replica: str, capacity: int) -> None:
+        """Say how many blocks a replica can hold. What is too much goes at once."""
+        known = self._known(replica)
+        known.capacity = capacity
+        self._fit(replica, known)
+
+    def match(self, path: bytes, now: float, among: Sequence[str] | None = None) -> dict[str, int]:
+        """Return the blocks of `path`'s beginning that each replica holds; those that hold none are left out.
+
+        O(nodes on the path × replicas that hold them).
+        """
+        held: dict[str, int] = {}
+        running = self._replicas if among is None else dict.fromkeys(among)
+        for node, shared in self._walk(path):
+            onward = {}
+            for name in running if len(running) < len(node.beliefs) else list(node.beliefs):
+                belief = node.beliefs.get(name)
+                if belief is None or name not in running or belief.deadline <= now:
+                    continue
+                held[name] = held.get(name, 0) + min(belief.blocks, shared)
+                if belief.blocks >= shared == node.blocks:
+                    onward[name] = None
+            if not onward:
+                break
+            running = onward
+        return held
+
+    def note(self, replica: str, path: bytes, deadline: float, now: float) -> None:
+        """Believe that a replica holds `path`, until `deadline` or longer if it was believed so. O(path)."""
+        known = self._known(replica)
+        if len(path) > known.capacity * LINK_BYTES:
+            path = path[: known.capacity * LINK_BYTES]
+        trail: list[Node] = []
+        end, at = self._top, 0
+        for node, shared in list(self._walk(path)):
+            at += shared * LINK_BYTES
+            other = node.beliefs.get(replica)
+            cut = at < len(path) or (other is not None and other.blocks > shared)  # what follows keeps its own times
+            end = self._split(node, shared) if shared < node.blocks and cut else node
+            self._believe(known, end, replica, shared, deadline, now)
+            trail.append(end)
+        if at < len(path):
+            fresh = Node(end, path[at:])
+            end.children[path[at : at + LINK_BYTES]] = fresh
+            self.nodes += 1
+            self._believe(known, fresh, replica, fresh.blocks, deadline, now)
+            trail.append(fresh)
+        for node in reversed(trail):
+            known.order.move_to_end(node)
+        self._fit(replica, known)
+
+    def last_use(self, replica: str, path: bytes, blocks: int) -> float | None:
+        """Return when the block before `blocks` of `path` was last used on a replica; None: it is not believed there.
+
+        Asked before a request is sent, so that its answer can be held against what was believed then. O(nodes).
+        """
+        at = 0
+        for node, shared in self._walk(path):
+            belief = node.beliefs.get(replica)
+            if belief is None:
+                return None
+            at += min(belief.blocks, shared)
+            if at >= blocks:
+                return belief.used
+        return None
+
+    def contradict(self, replica: str, used: float) -> int:
+        """Hear that a block last used at `used` was not there any more. Return how many blocks are believed no longer.
+
+        Whoever evicts by least recent use and has lost a block has lost every one that was used no later, so those
+        beliefs go: a replica that was wiped is forgotten by its first answers. O(nodes of the replica).
+        """
+        known = self._replicas.get(replica)
+        if known is None:
+            return 0
+        before = known.blocks
+        for node in [one for one in known.order if one.beliefs[replica].used <= used]:
+            if replica in node.beliefs:
+                self._shrink(known, node, replica, 0)
+        return before - known.blocks
+
+    def forget(self, replica: str) -> int:
+        """Drop all that is believed of a replica: it restarted, was reset or is gone. Return the blocks."""
+        known = self._replicas.pop(replica, None)
+        if known is None:
+            return 0
+        for node in known.order:
+            node.beliefs.pop(replica, None)
+        for node in known.order:
+            self._prune(node)
+        return known.blocks
+
+    def sweep(self, now: float, budget: int) -> int:
+        """Drop expired beliefs among the `budget` least recently used of each replica. Return the blocks."""
+        gone = 0
+        for name, known in self._replicas.items():
+            before = known.blocks
+            for node in list(islice(known.order, budget)):
+                belief = node.beliefs.get(name)
+                if belief is not None and belief.deadline <= now:
+                    self._shrink(known, node, name, 0)
+            gone += before - known.blocks
+        return gone
+
+    def check(self) -> None:
+        """Assert every rule of the module. O(everything)."""
+        counted: dict[str, int] = dict.fromkeys(self._replicas, 0)
+        stack, nodes = [self._top], 0
+        while stack:
+            node = stack.pop()
+            nodes += node is not self._top
+            for first, child in node.children.items():
+                assert child.parent is node and child.links[:LINK_BYTES] == first, "a child is found by its first link"
+                assert child.children or child.beliefs, "a leaf that nobody is believed to hold is pruned"
+                stack.append(child)
+            for name, belief in node.beliefs.items():
+                assert 0 < belief.blocks <= node.blocks, "a belief covers part of the run"
+                assert node in self._replicas[name].order, "a belief has its place in its replica's order"
+                counted[name] += belief.blocks
+                parent = node.parent
+                if parent is not None and parent is not self._top:
+                    above = parent.beliefs.get(name)
+                    assert above is not None and above.blocks == parent.blocks, "beliefs are closed under prefixes"
+                    assert above.deadline >= belief.deadline, "a beginning lives as long as what follows it"
+        assert nodes == self.nodes, "nodes are counted as they come and go"
+        for name, known in self._replicas.items():
+            assert counted[name] == known.blocks <= known.capacity, "a replica's blocks are counted and bounded"
+            assert all(name in node.beliefs for node in known.order), "the order holds believed nodes only"
+
+    # ---- inside ----
+
+    def _known(self, replica: str) -> _Replica:
+        known = self._replicas.get(replica)
+        if known is None:
+            known = self._replicas[replica] = _Replica(CAPACITY, 0, OrderedDict())
+        return known
+
+    def _walk(self, path: bytes) -> Iterator[tuple[Node, int]]:
+        """Yield each node on the way of `path`, and how many of its blocks they share."""
+        node, at = self._top, 0
+        while at < len(path):
+            child = node.children.get(path[at : at + LINK_BYTES])
+            if child is None:
+                return
+            shared = agreeing(child.links, path, at)
+            yield child, shared
+            if shared < child.blocks:
+                return
+            node, at = child, at + shared * LINK_BYTES
+
+    def _believe(self, known: _Replica, node: Node, name: str, blocks: int, deadline: float, now: float) -> None:
+        belief = node.beliefs.get(name)
+        if belief is None:
+            node.beliefs[name] = Belief(blocks, deadline, now)
+            known.order[node] = None
+            known.blocks += blocks
+            return
+        known.blocks += max(0, blocks - belief.blocks)
+        belief.blocks = max(belief.blocks, blocks)
+        belief.deadline = max(belief.deadline, deadline)
+        belief.used = now
+
+    def _split(self, node: Node, blocks: int) -> Node:
+        """Cut a run after `blocks`. Return the upper part, which is new."""
+        cut, parent = blocks * LINK_BYTES, node.parent
+        assert parent is not None, "the top has no run"
+        upper = Node(parent, node.links[:cut])
+        parent.children[upper.links[:LINK_BYTES]] = upper
+        node.parent, node.links = upper, node.links[cut:]
+        upper.children[node.links[:LINK_BYTES]] = node
+        self.nodes += 1
+        for name, belief in list(node.beliefs.items()):
+            known = self._replicas[name]
+            upper.beliefs[name] = Belief(min(blocks, belief.blocks), belief.deadline, belief.used)
+            known.order[upper] = None
+            if belief.blocks > blocks:
+                belief.blocks -= blocks
+            else:
+                del node.beliefs[name]
+                del known.order[node]
+        return upper
+
+    def _fit(self, name: str, known: _Replica) -> None:
+        """Give up what is too much: the end that was used longest ago."""
+        while known.blocks > known.capacity:
+            node = next(iter(known.order))
+            if self._below(node, name):
+                known.order.move_to_end(node)
+                continue
+            belief = node.beliefs[name]
+            self._shrink(known, node, name, max(0, belief.blocks - (known.blocks - known.capacity)))
+
+    def _shrink(self, known: _Replica, node: Node, name: str, blocks: int) -> None:
+        """Believe in no more than the first `blocks` of a node's run, and in nothing below it."""
+        stack = [child for child in node.children.values() if name in child.beliefs]
+        while stack:
+            child = stack.pop()
+            stack += [one for one in child.children.values() if name in one.beliefs]
+            self._drop(known, child, name)
+        belief = node.beliefs[name]
+        if blocks >= belief.blocks:
+            return
+        if blocks:
+            known.blocks -= belief.blocks - blocks
+            belief.blocks = blocks
+        else:
+            self._drop(known, node, name)
+        self._prune(node)
+
+    def _drop(self, known: _Replica, node: Node, name: str) -> None:
+        known.blocks -= node.beliefs.pop(name).blocks
+        del known.order[node]
+        self._prune(node)
+
+    def _prune(self, node: Node) -> None:
+        """Take out a leaf that nobody is believed to hold, and what that leaves bare above it."""
+        while node.parent is not None and not node.children and not node.beliefs:
+            parent = node.parent
+            first = node.links[:LINK_BYTES]
+            if parent.children.get(first) is not node:
+                return
+            del parent.children[first]
+            self.nodes -= 1
+            node = parent
+
+    def _below(self, node: Node, name: str) -> bool:
+        return any(name in child.beliefs for child in node.children.values())
+
+
+def agreeing(run: bytes, path: bytes, at: int) -> int:
+    """Return how many links of `run` equal those of `path` from byte `at` on.
+
+    Links commit to all before them, so chains that part never meet again and the place is found by halving.
+    """
+    if path.startswith(run, at):
+        return len(run) // LINK_BYTES
+    low, high = 0, min(len(run), len(path) - at) // LINK_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        end = middle * LINK_BYTES
+        if run[end - LINK_BYTES : end] == path[at + end - LINK_BYTES : at + end]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
