@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 LINK_BYTES = 8
 
@@ -23,11 +24,25 @@ CAPACITY = 1 << 20  # blocks that a replica is believed to hold where nobody say
 
 @dataclass(slots=True)
 class Belief:
-    """That a replica holds the first `blocks` blocks of a node's run. Times are the caller's monotonic seconds."""
+    """That a replica holds the first `blocks` blocks of a node's run. Times are the caller's monotonic seconds.
+
+    It is `sure` once an answer has come for which they were computed or read.
+    """
 
     blocks: int
     deadline: float
     used: float
+    sure: bool
+
+
+class Held(NamedTuple):
+    """How many blocks a replica is believed to hold, and of how many nobody is sure yet."""
+
+    blocks: int
+    pending: int = 0
+
+
+NOTHING = Held(0)
 
 
 class Node:
@@ -75,20 +90,22 @@ class Residency:
         known.capacity = capacity
         self._fit(replica, known)
 
-    def match(self, path: bytes, now: float, among: Sequence[str] | None = None) -> dict[str, int]:
-        """Return the blocks of `path`'s beginning that each replica holds; those that hold none are left out.
+    def match(self, path: bytes, now: float, among: Sequence[str] | None = None) -> dict[str, Held]:
+        """Return how much of `path`'s beginning each replica holds; those that hold none are left out.
 
         O(nodes on the path × replicas that hold them).
         """
-        held: dict[str, int] = {}
+        held: dict[str, Held] = {}
         running = self._replicas if among is None else dict.fromkeys(among)
         for node, shared in self._walk(path):
-            onward = {}
+            onward: dict[str, None] = {}
             for name in running if len(running) < len(node.beliefs) else list(node.beliefs):
                 belief = node.beliefs.get(name)
                 if belief is None or name not in running or belief.deadline <= now:
                     continue
-                held[name] = held.get(name, 0) + min(belief.blocks, shared)
+                blocks, pending = held.get(name, NOTHING)
+                more = min(belief.blocks, shared)
+                held[name] = Held(blocks + more, pending if belief.sure else pending + more)
                 if belief.blocks >= shared == node.blocks:
                     onward[name] = None
             if not onward:
@@ -96,8 +113,11 @@ class Residency:
             running = onward
         return held
 
-    def note(self, replica: str, path: bytes, deadline: float, now: float) -> None:
-        """Believe that a replica holds `path`, until `deadline` or longer if it was believed so. O(path)."""
+    def note(self, replica: str, path: bytes, deadline: float, now: float, *, sure: bool = True) -> None:
+        """Believe that a replica holds `path`, until `deadline` or longer if it was believed so. O(path).
+
+        Not `sure`: the request that will make it so has only been sent.
+        """
         known = self._known(replica)
         if len(path) > known.capacity * LINK_BYTES:
             path = path[: known.capacity * LINK_BYTES]
@@ -108,20 +128,20 @@ class Residency:
             other = node.beliefs.get(replica)
             cut = at < len(path) or (other is not None and other.blocks > shared)  # what follows keeps its own times
             end = self._split(node, shared) if shared < node.blocks and cut else node
-            self._believe(known, end, replica, shared, deadline, now)
+            self._believe(known, end, replica, Belief(shared, deadline, now, sure))
             trail.append(end)
         if at < len(path):
             fresh = Node(end, path[at:])
             end.children[path[at : at + LINK_BYTES]] = fresh
             self.nodes += 1
-            self._believe(known, fresh, replica, fresh.blocks, deadline, now)
+            self._believe(known, fresh, replica, Belief(fresh.blocks, deadline, now, sure))
             trail.append(fresh)
         for node in reversed(trail):
             known.order.move_to_end(node)
         self._fit(replica, known)
 
     def last_use(self, replica: str, path: bytes, blocks: int) -> float | None:
-        """Return when the block before `blocks` of `path` was last used on a replica; None: it is not believed there.
+        """Return when the block before `blocks` of `path` was last used on a replica; None: nobody is sure of it.
 
         Asked before a request is sent, so that its answer can be held against what was believed then. O(nodes).
         """
@@ -132,8 +152,20 @@ class Residency:
                 return None
             at += min(belief.blocks, shared)
             if at >= blocks:
-                return belief.used
+                return belief.used if belief.sure else None
         return None
+
+    def cut(self, replica: str, path: bytes, blocks: int) -> None:
+        """Believe that of `path` a replica holds no more than the first `blocks` blocks. O(nodes below)."""
+        known, at = self._replicas.get(replica), 0
+        for node, shared in list(self._walk(path)):
+            belief = node.beliefs.get(replica)
+            if known is None or belief is None:
+                return
+            if at + shared > blocks and belief.blocks > blocks - at:
+                self._shrink(known, node, replica, max(0, blocks - at))
+                return
+            at += shared
 
     def contradict(self, replica: str, used: float) -> int:
         """Hear that a block last used at `used` was not there any more. Return how many blocks are believed no longer.
@@ -219,17 +251,18 @@ class Residency:
                 return
             node, at = child, at + shared * LINK_BYTES
 
-    def _believe(self, known: _Replica, node: Node, name: str, blocks: int, deadline: float, now: float) -> None:
+    def _believe(self, known: _Replica, node: Node, name: str, new: Belief) -> None:
         belief = node.beliefs.get(name)
         if belief is None:
-            node.beliefs[name] = Belief(blocks, deadline, now)
+            node.beliefs[name] = new
             known.order[node] = None
-            known.blocks += blocks
+            known.blocks += new.blocks
             return
-        known.blocks += max(0, blocks - belief.blocks)
-        belief.blocks = max(belief.blocks, blocks)
-        belief.deadline = max(belief.deadline, deadline)
-        belief.used = now
+        known.blocks += max(0, new.blocks - belief.blocks)
+        belief.sure = new.sure or (belief.sure and belief.blocks >= new.blocks)
+        belief.blocks = max(belief.blocks, new.blocks)
+        belief.deadline = max(belief.deadline, new.deadline)
+        belief.used = new.used
 
     def _split(self, node: Node, blocks: int) -> Node:
         """Cut a run after `blocks`. Return the upper part, which is new."""
@@ -242,13 +275,16 @@ class Residency:
         self.nodes += 1
         for name, belief in list(node.beliefs.items()):
             known = self._replicas[name]
-            upper.beliefs[name] = Belief(min(blocks, belief.blocks), belief.deadline, belief.used)
+            upper.beliefs[name] = Belief(min(blocks, belief.blocks), belief.deadline, belief.used, belief.sure)
             known.order[upper] = None
             if belief.blocks > blocks:
                 belief.blocks -= blocks
             else:
                 del node.beliefs[name]
                 del known.order[node]
+        if not node.beliefs and not node.children:  # nobody was believed to hold what lies behind the cut
+            del upper.children[node.links[:LINK_BYTES]]
+            self.nodes -= 1
         return upper
 
     def _fit(self, name: str, known: _Replica) -> None:
