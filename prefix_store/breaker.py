@@ -50,6 +50,10 @@ class Breaker:
         self._go(Circuit.TRIAL)
         return True
 
+    def could_try(self) -> bool:
+        """Return whether `admit` would let a call through now. Changes nothing."""
+        return self.circuit is Circuit.CLOSED or (self.circuit is Circuit.OPEN and self._clock() >= self._until)
+
     def succeed(self) -> None:
         """Note that an admitted call was answered."""
         self._failed = 0

@@ -1,0 +1,131 @@
+"""What an answer that passes by says: usage, its first token, its end, an error. Pure.
+
+Owns what has been learnt so far. Rule: it only reads. The one event that may be kept back is the usage that the gateway
+itself asked for; whatever cannot be read passes as it came and teaches nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from gateway.relay.errors import UpstreamTold, told_of
+from gateway.relay.sse import SentEvent
+from gateway.relay.upstream import Endpoint
+from gateway.relay.usage import NOTHING, Reported, merged, reported
+
+_DONE: Final = b"[DONE]"
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    """What all APIs' events and answers have of what matters here."""
+
+    type: str | UnsetType = UNSET
+    usage: Raw | UnsetType | None = UNSET
+    error: Raw | UnsetType | None = UNSET
+    choices: list[Raw] | UnsetType | None = UNSET
+    message: Raw | UnsetType | None = UNSET
+    response: Raw | UnsetType | None = UNSET
+
+
+class _Inner(msgspec.Struct, frozen=True):
+    usage: Raw | UnsetType | None = UNSET
+    error: Raw | UnsetType | None = UNSET
+
+
+_CHUNK: Final = msgspec.json.Decoder(_Chunk)
+_INNER: Final = msgspec.json.Decoder(_Inner)
+_ENDS: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
+_SILENT: Final = frozenset({"message_start", "ping", "response.created", "response.in_progress"})
+
+
+class Tap:
+    """Reads one answer."""
+
+    def __init__(self, endpoint: Endpoint, *, hide_usage: bool = False) -> None:
+        """Read an answer of `endpoint`; with `hide_usage` the client did not ask for the usage that will come."""
+        self._endpoint = endpoint
+        self._api: Any = {"input_tokens": "responses", "count_tokens": "messages"}.get(endpoint, endpoint)
+        self._hide = hide_usage
+        self.reported: Reported = NOTHING
+        self.begun = False  # whether a token has come
+        self.ended = False  # whether the answer said that it is over
+        self.error: UpstreamTold | None = None
+
+    def whole(self, body: bytes) -> None:
+        """Read an answer that is not streamed. One that is no JSON object is an error."""
+        try:
+            chunk = _CHUNK.decode(body)
+        except msgspec.MsgspecError:
+            self.error = UpstreamTold(
+                status=502, message="The upstream's answer could not be read.", kind="", code=None
+            )
+            return
+        if chunk.error is not UNSET and chunk.error is not None:
+            self.error = told_of(200, body)
+        self.begun = self.ended = True
+        self._learn(chunk.usage)
+
+    def event(self, event: SentEvent) -> bool:
+        """Read one event. Return whether the client gets it."""
+        if event.data == _DONE:
+            self.ended = True
+            return True
+        if not event.data:
+            return True
+        try:
+            chunk = _CHUNK.decode(event.data)
+        except msgspec.MsgspecError:
+            return True
+        if event.name == "error" or chunk.type == "error" or (chunk.error is not UNSET and chunk.error is not None):
+            self.error = told_of(200, event.data)
+            return True
+        if self._endpoint in {"chat", "completions"}:
+            return self._openai(chunk)
+        return self._typed(chunk)
+
+    def _openai(self, chunk: _Chunk) -> bool:
+        self._learn(chunk.usage)
+        if chunk.choices:
+            if not self.begun:
+                self.begun = any(_says_something(bytes(choice)) for choice in chunk.choices)
+            return True
+        return not (self._hide and chunk.usage is not UNSET and chunk.usage is not None)
+
+    def _typed(self, chunk: _Chunk) -> bool:
+        kind = chunk.type if isinstance(chunk.type, str) else ""
+        self._learn(chunk.usage)
+        for nested in (chunk.message, chunk.response):
+            if nested is UNSET or nested is None:
+                continue
+            try:
+                inner = _INNER.decode(nested)
+            except msgspec.MsgspecError:
+                continue
+            self._learn(inner.usage)
+            if kind == "response.failed":
+                self.error = told_of(200, bytes(nested))
+        self.begun = self.begun or kind not in _SILENT
+        self.ended = self.ended or kind in _ENDS
+        return True
+
+    def _learn(self, usage: Raw | UnsetType | None) -> None:
+        if usage is not UNSET and usage is not None:
+            self.reported = merged(self.reported, reported(self._api, usage))
+
+
+def _says_something(choice: bytes) -> bool:
+    """Whether a choice of a chunk carries more than a role."""
+    try:
+        read = msgspec.json.decode(choice)
+    except msgspec.MsgspecError:
+        return False
+    if not isinstance(read, dict):
+        return False
+    delta = read.get("delta")
+    said = delta if isinstance(delta, dict) else read
+    return any(
+        said.get(field) for field in ("content", "text", "tool_calls", "reasoning_content", "reasoning", "refusal")
+    )
