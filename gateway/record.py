@@ -18,6 +18,19 @@ UNKNOWN_MODEL = "unknown"  # what a client asked for and nobody serves: one name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """Where routing sent a request, in prompt tokens: what some replica was believed to hold, and the chosen one.
+
+    `delivered` is what the answer said was read, None where it said nothing.
+    """
+
+    why: str
+    available: int
+    captured: int
+    delivered: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """What one exchange was, and what it cost. Durations are seconds.
 
@@ -42,6 +55,8 @@ class Record:
     projected: int | None
     first_token_s: float | None
     decode_s: float
+    routed: Routed | None = None  # None: there was nothing to choose
+    reported: bool = True  # whether who answered said what was read; if not, all of the prompt is `unknown`
 
 
 class Draft:

@@ -16,7 +16,7 @@ __all__ = ["Facts", "Projections", "PromptFacts", "Written", "projections"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptFacts:
-    """What one prompt cost: `read + write + uncached == prompt`. Times are seconds."""
+    """What one prompt cost: `read + write + uncached + unknown == prompt`. Times are seconds."""
 
     prompt: int
     read: int
@@ -27,6 +27,7 @@ class PromptFacts:
     retention: tuple[MarkReport, ...] = ()  # what became of each mark
     misses: tuple[MissReport, ...] = ()  # why tokens were not read; they sum to `computed`
     comparison: Comparison | None = None  # what the client asked to be told of two requests
+    unknown: int = 0  # of which nobody said whether they were read
     normalised: tuple[str, ...] = ()  # rules by which the gateway took telemetry out of the prompt
 
     @property
@@ -37,7 +38,7 @@ class PromptFacts:
     @property
     def uncached(self) -> int:
         """Prompt tokens that were computed and that nobody asked to keep."""
-        return self.computed - self.write
+        return self.computed - self.write - self.unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,8 @@ class Fleet:
             others = ", ".join(sorted({api for one in serving for api in one.upstream.endpoints}))
             raise NotSpoken(f"The model {model!r} is not served by this endpoint; its upstreams have: {others}.")
         ready = [one for one in speaking if one.may_be_asked and one.name not in tried]
-        kept = [one for one in ready if not one.health.aside] or ready
+        kept = [one for one in ready if not one.health.aside]
+        kept = kept if 2 * len(kept) >= len(ready) else ready
         while kept:
             names = [one.name for one in kept]
             choice = self.router(model).choose(wanted, names, now)

@@ -6,6 +6,7 @@ itself asked for; whatever cannot be read passes as it came and teaches nothing.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ from gateway.relay.upstream import Endpoint
 from gateway.relay.usage import NOTHING, Reported, merged, reported
 
 _DONE: Final = b"[DONE]"
+_FINISHED: Final = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
 class _Chunk(msgspec.Struct, frozen=True):
@@ -52,6 +54,7 @@ class Tap:
         self.reported: Reported = NOTHING
         self.begun = False  # whether a token has come
         self.ended = False  # whether the answer said that it is over
+        self.finished = False  # whether a choice said why it ended: servers that say no more have said all
         self.error: UpstreamTold | None = None
 
     def whole(self, body: bytes) -> None:
@@ -89,6 +92,7 @@ class Tap:
     def _openai(self, chunk: _Chunk) -> bool:
         self._learn(chunk.usage)
         if chunk.choices:
+            self.finished = self.finished or any(_FINISHED.search(choice) for choice in chunk.choices)
             if not self.begun:
                 self.begun = any(_says_something(bytes(choice)) for choice in chunk.choices)
             return True

@@ -1,0 +1,363 @@
+"""Requests to upstreams: send, try the next one before the first byte, pass on what comes, account for it.
+
+Owns the connections. Rules:
+- once a byte has gone out nothing is sent again, and an answer that is cut ends in an error, never in silence;
+- an upstream is tried again by another only where that is safe: it was not reached, it said that it will not, or it
+  failed at what leaves nothing behind;
+- a client that leaves closes the connection to the upstream, streamed or not;
+- bytes are read as fast as the client takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import aiohttp
+import structlog
+
+from gateway.errors import CLIENT_LEFT, GatewayError, problem_of
+from gateway.record import Outcome, Record, Routed, Witness
+from gateway.relay import headers
+from gateway.relay.call import Call
+from gateway.relay.errors import NoUpstream, UpstreamError, UpstreamFailed, UpstreamSlow, UpstreamTold, told_of
+from gateway.relay.fleet import Fleet, Replica
+from gateway.relay.sse import EventReader, SentEvent
+from gateway.relay.tap import Tap
+from gateway.routing.router import Choice
+from gateway.routing.wanted import Wanted
+from gateway.usage import PromptFacts
+
+ATTEMPTS: Final = 3
+ANSWER_BYTES: Final = 64 << 20  # of an answer that is not streamed
+ERROR_BYTES: Final = 1 << 16
+RETRIED: Final = frozenset({429, 500, 502, 503, 504, 529})
+
+log = structlog.get_logger("gateway.relay")
+
+
+class Attempt:
+    """One try at one upstream; once it has an answer, that answer."""
+
+    def __init__(
+        self, call: Call, replica: Replica, choice: Choice, response: aiohttp.ClientResponse | None = None
+    ) -> None:
+        self.replica, self.choice, self.call = replica, choice, call
+        self.response = response
+        self.tap = Tap(call.endpoint, hide_usage=call.usage_hidden)
+        self.body: bytes | None = None  # of an answer that is not streamed
+        self.first: list[SentEvent] = []  # the events that were read before anything went out
+        self.reader = EventReader()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the answer's headers as the client gets them."""
+        assert self.response is not None, "only an attempt that was answered has headers"
+        return headers.downward(self.response.headers)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield a stream's bytes as they come. Raises UpstreamError where it breaks off or says that it failed."""
+        assert self.response is not None, "only an attempt that was answered has a stream"
+        passed = b"".join(event.raw for event in self.first if self.tap.event(event))
+        if passed:
+            yield passed
+        idle_s = self.replica.upstream.idle_timeout
+        while self.tap.error is None:
+            data = await _within(idle_s, self.response.content.readany(), "sent nothing more")
+            if not data:
+                break
+            passed = b"".join(event.raw for event in self.reader.feed(data) if self.tap.event(event))
+            if passed:
+                yield passed
+        rest = b"".join(event.raw for event in self.reader.end() if self.tap.event(event) and self.tap.ended)
+        if rest:
+            yield rest
+        if self.tap.error is None and not (self.tap.ended or self.tap.finished):
+            raise UpstreamFailed("The upstream's answer broke off.")
+
+
+class Relay:
+    """Answers requests by way of upstreams."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        secret: bytes,
+        ttl_s: Callable[[str, str], float],
+        witnesses: Sequence[Witness],
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Send by way of `fleet`; `ttl_s` says how long a model's prefix of a tenant is promised."""
+        self.fleet = fleet
+        self._secret, self._ttl_s, self._environ = secret, ttl_s, environ
+        self._witnesses, self._clock, self._wall = tuple(witnesses), clock, wall
+        self._session: aiohttp.ClientSession | None = None
+        self.retries = 0
+
+    async def start(self) -> None:
+        """Open what connections are made with."""
+        connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, keepalive_timeout=30)
+        self._session = aiohttp.ClientSession(
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=None)
+        )
+
+    async def stop(self) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    @property
+    def http(self) -> aiohttp.ClientSession:
+        """What connections are made with."""
+        assert self._session is not None, "a relay is started before it is used"
+        return self._session
+
+    @asynccontextmanager
+    async def answer(self, call: Call) -> AsyncIterator[Attempt]:
+        """Give the answer of the first upstream that has one; leaving the block ends it. Raises UpstreamError."""
+        began, at = self._clock(), self._wall()
+        wanted, size = self._wanted(call)
+        attempt: Attempt | None = None
+        outcome: Outcome = "failed"
+        status = 500
+        try:
+            attempt = await self._first(call, wanted)
+            yield attempt
+            if attempt.tap.error is not None:
+                raise attempt.tap.error
+            outcome, status = "finished", 200
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome, status = "cancelled", CLIENT_LEFT
+            raise
+        except GatewayError as error:
+            status = problem_of(error).status
+            outcome = "refused" if status < 500 else "failed"  # noqa: PLR2004 - the border between theirs and ours
+            raise
+        finally:
+            now = self._clock()
+            if attempt is not None:
+                self._close(attempt, wanted, outcome, now)
+                self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0)
+            self._tell(call, attempt, outcome, status, at=at, seconds=now - began)
+
+    def _wanted(self, call: Call) -> tuple[Wanted, int]:
+        path, ends = call.prefix(self._secret)
+        size = ends[-1] if ends else 0
+        tokens = self.fleet.tokens(call.model, size)
+        scale = tokens / size if size else 0.0
+        return Wanted(
+            path=path,
+            ends=[round(end * scale) for end in ends],
+            tokens=tokens,
+            ttl_s=self._ttl_s(call.model, call.tenant),
+            session=call.session,
+        ), size
+
+    # ---- before the first byte ----
+
+    async def _first(self, call: Call, wanted: Wanted) -> Attempt:
+        """Return the first attempt that has something to give."""
+        tried: list[str] = []
+        last: UpstreamError | None = None
+        for _ in range(ATTEMPTS):
+            try:
+                replica, choice = self.fleet.choose(call.model, call.endpoint, wanted, self._clock(), tried=tried)
+            except NoUpstream:
+                if last is not None:
+                    raise last from None
+                raise
+            tried.append(replica.name)
+            attempt = Attempt(call, replica, choice)
+            try:
+                await self._try(attempt)
+            except BaseException as error:
+                last = self._failed(attempt, wanted, error)
+                if last is None or not _again(call, last):
+                    raise (last or error) from error
+                self.retries += 1
+                log.info("upstream_failed", upstream=replica.name, why=str(last))
+            else:
+                return attempt
+        assert last is not None, "there was an attempt"
+        raise last
+
+    async def _try(self, attempt: Attempt) -> None:
+        """Send, and wait for the first thing that the client can be given."""
+        call, upstream = attempt.call, attempt.replica.upstream
+        sent = headers.upward(call.headers, request_id=call.id, credentials=upstream.credentials(self._environ))
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=upstream.connect_timeout)
+        body = call.body_for(upstream, self._secret)
+        async with asyncio.timeout(upstream.first_byte_timeout):
+            attempt.response = response = await self.http.post(
+                upstream.url(call.endpoint), data=body, headers=sent, timeout=timeout, allow_redirects=False
+            )
+            if response.status != 200:  # noqa: PLR2004 - an answer
+                told = told_of(response.status, await response.content.read(ERROR_BYTES))
+                told.retry_after_s = _seconds(response.headers.get("Retry-After"))
+                raise told
+            if call.streamed and response.content_type == "text/event-stream":
+                await self._first_event(attempt)
+            else:
+                attempt.body = await _whole(response)
+                attempt.tap.whole(attempt.body)
+                if attempt.tap.error is not None:
+                    raise attempt.tap.error
+
+    async def _first_event(self, attempt: Attempt) -> None:
+        """Read until an event is whole. One that is an error is a failure of which the client need not hear."""
+        assert attempt.response is not None, "a stream has begun"
+        while not attempt.first:
+            data = await attempt.response.content.readany()
+            if not data:
+                raise UpstreamFailed("The upstream's answer broke off before it began.")
+            attempt.first = attempt.reader.feed(data)
+        probe = Tap(attempt.call.endpoint)
+        probe.event(attempt.first[0])
+        if probe.error is not None:
+            raise probe.error
+
+    def _failed(self, attempt: Attempt, wanted: Wanted, error: BaseException) -> UpstreamError | None:
+        """End an attempt that gave nothing. Return what went wrong, None where the client left."""
+        told = _told(error, attempt.replica.name)
+        fault = told is not None and not (isinstance(told, UpstreamTold) and told.status < 500 and told.status != 429)  # noqa: PLR2004 - theirs
+        self._release(attempt, wanted, read=None, computed=False)
+        if told is None:
+            attempt.replica.health.gave_up()
+        else:
+            attempt.replica.health.answered(well=not fault)
+            attempt.replica.failures += fault
+        return told
+
+    # ---- after it ----
+
+    def _close(self, attempt: Attempt, wanted: Wanted, outcome: Outcome, now: float) -> None:
+        tap, replica = attempt.tap, attempt.replica
+        if outcome == "cancelled":
+            replica.health.gave_up()
+        else:
+            replica.health.answered(well=outcome == "finished")
+            replica.failures += outcome == "failed"
+        read = tap.reported.read
+        if read is not None:
+            replica.prompt_tokens += tap.reported.prompt or 0
+            replica.read_tokens += read
+            replica.available_tokens += attempt.choice.available
+            replica.captured_tokens += attempt.choice.captured
+        self._release(attempt, wanted, read=read, computed=tap.begun, now=now)
+
+    def _release(
+        self, attempt: Attempt, wanted: Wanted, *, read: int | None, computed: bool, now: float | None = None
+    ) -> None:
+        router = self.fleet.router(attempt.call.model)
+        router.over(attempt.choice, wanted, self._clock() if now is None else now, read=read, computed=computed)
+        attempt.replica.open -= 1
+        if attempt.response is not None:
+            if attempt.response.content.at_eof():
+                attempt.response.release()
+            else:
+                attempt.response.close()
+
+    def _tell(
+        self, call: Call, attempt: Attempt | None, outcome: Outcome, status: int, *, at: float, seconds: float
+    ) -> None:
+        record = record_of(call, attempt, outcome, status, at=at, seconds=seconds)
+        for witness in self._witnesses:
+            witness.ended(record, b"")
+
+
+def record_of(
+    call: Call, attempt: Attempt | None, outcome: Outcome, status: int, *, at: float, seconds: float
+) -> Record:
+    """Tell a relayed request as every other is told."""
+    told = attempt.tap.reported if attempt is not None else None
+    facts = None
+    if told is not None and told.prompt is not None:
+        known = told.read is not None
+        facts = PromptFacts(
+            prompt=told.prompt,
+            read=told.read or 0,
+            write=(told.write or 0) if known else 0,
+            queue_s=0.0,
+            prefill_s=0.0,
+            unknown=0 if known else told.prompt,
+        )
+    routed = None
+    if attempt is not None:
+        choice, delivered = attempt.choice, told.read if told is not None else None
+        routed = Routed(why=choice.why, available=choice.available, captured=choice.captured, delivered=delivered)
+    api = {"input_tokens": "responses", "count_tokens": "messages"}.get(call.endpoint, call.endpoint)
+    return Record(
+        id=call.id,
+        at=at,
+        tenant=call.tenant,
+        key=call.key,
+        api=api,  # type: ignore[arg-type]
+        model=call.model,
+        upstream=attempt.replica.name if attempt is not None else "none",
+        streamed=call.streamed,
+        prewarm=False,
+        outcome=outcome,
+        status=status,
+        seconds=seconds,
+        prompt=facts,
+        generated=(told.output or 0) if told is not None else 0,
+        projected=None,
+        first_token_s=None,
+        decode_s=0.0,
+        routed=routed,
+        reported=told is not None and told.read is not None,
+    )
+
+
+def _told(error: BaseException, name: str) -> UpstreamError | None:
+    """Say what an exception means; None: the client left."""
+    match error:
+        case UpstreamError():
+            return error
+        case TimeoutError():
+            return UpstreamSlow("The upstream did not answer in time.")
+        case aiohttp.ClientError() | OSError():
+            log.warning("upstream_unreachable", upstream=name, why=type(error).__name__)
+            return UpstreamFailed("The upstream could not be reached, or ended the connection.")
+        case _:
+            return None
+
+
+def _again(call: Call, error: UpstreamError) -> bool:
+    """Whether another upstream may be tried."""
+    if isinstance(error, UpstreamTold):
+        return error.status in RETRIED and call.repeatable
+    return isinstance(error, UpstreamFailed) and call.repeatable
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    while data := await response.content.readany():
+        body += data
+        if len(body) > ANSWER_BYTES:
+            raise UpstreamFailed(f"The upstream's answer is larger than {ANSWER_BYTES} bytes.")
+    return bytes(body)
+
+
+async def _within(seconds: float, work: object, what: str) -> bytes:
+    try:
+        async with asyncio.timeout(seconds):
+            return await work  # type: ignore[misc]
+    except TimeoutError:
+        raise UpstreamSlow(f"The upstream {what} for {seconds:g} seconds.") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise UpstreamFailed("The upstream's answer broke off.") from error
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else max(1.0, float(text))
+    except ValueError:
+        return None
