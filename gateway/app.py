@@ -13,8 +13,9 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import structlog
 from aiohttp import web
@@ -22,6 +23,7 @@ from aiohttp import web
 from engine.errors import EngineUnavailable
 from gateway.admin.api import add_routes
 from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
+from gateway.api.relay_http import relayed
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
 from gateway.backends import Backend
@@ -31,12 +33,16 @@ from gateway.diagnosis import Diagnosis
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import EVERYBODY, Keyring
-from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS, TALLY
+from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RELAY, RENDERER, SETTINGS, TALLY
 from gateway.metrics import Metrics
 from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
 from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.recall import Recall
+from gateway.relay.fleet import Fleet
+from gateway.relay.relay import Relay
+from gateway.relay.upstream import Upstream
+from gateway.routing.router import Policy as Routing
 from gateway.tally import Tally
 from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.store import SharedState
@@ -61,6 +67,7 @@ class House:
     keyring: Keyring
     tally: Tally
     recall: Recall
+    relay: Relay
 
 
 def build_house(
@@ -72,24 +79,34 @@ def build_house(
     classes: RetentionClasses = CLASSES,
     keyring: Keyring | None = None,
     secret: bytes | None = None,
+    upstreams: Sequence[Upstream] = (),
+    routing: Mapping[str, Routing] = MappingProxyType({}),
 ) -> House:
     """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
     metrics = Metrics(backend.model)
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
     tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
-    recall = Recall(state, secret=secret or secrets.token_bytes(32))
+    secret = secret or secrets.token_bytes(32)
+    recall = Recall(state, secret=secret)
+    witnesses = (metrics, tally)
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally)),
+        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses),
         metrics=metrics,
         policies=policies,
         keyring=keyring,
         tally=tally,
         recall=recall,
+        relay=Relay(
+            Fleet(upstreams, clock=time.monotonic, policies=routing),
+            secret=secret,
+            ttl_s=lambda model, tenant: policies.known.govern(model=model, tenant=tenant).default_s or 0.0,
+            witnesses=witnesses,
+        ),
     )
 
 
@@ -98,8 +115,10 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
+        await house.relay.start()
         async with house.policies.following(), house.tally.flushing(), house.recall.flushing():
             yield
+        await house.relay.stop()
         await house.backend.stop()
         await house.policies.state.close()
         house.renderer.close()
@@ -128,14 +147,14 @@ def build_serving_app(house: House) -> web.Application:
 
 def _add_apis(router: web.UrlDispatcher) -> None:
     """Add every address of the APIs that are spoken."""
-    router.add_post("/v1/chat/completions", openai_http.chat_completions)
-    router.add_post("/v1/completions", openai_http.completions)
-    router.add_post("/v1/responses", responses_http.responses)
-    router.add_post("/v1/responses/input_tokens", responses_http.input_tokens)
+    router.add_post("/v1/chat/completions", relayed("chat", openai_http.chat_completions))
+    router.add_post("/v1/completions", relayed("completions", openai_http.completions))
+    router.add_post("/v1/responses", relayed("responses", responses_http.responses))
+    router.add_post("/v1/responses/input_tokens", relayed("input_tokens", responses_http.input_tokens))
     router.add_get("/v1/responses/{id}", responses_http.retrieve)
     router.add_delete("/v1/responses/{id}", responses_http.delete)
-    router.add_post("/v1/messages", anthropic_http.messages)
-    router.add_post("/v1/messages/count_tokens", anthropic_http.count_tokens)
+    router.add_post("/v1/messages", relayed("messages", anthropic_http.messages))
+    router.add_post("/v1/messages/count_tokens", relayed("count_tokens", anthropic_http.count_tokens))
     router.add_get("/v1/models", models_http.models)
     router.add_get("/v1/models/{id:.+}", models_http.model)
 
@@ -159,6 +178,7 @@ def _furnish(app: web.Application, house: House) -> None:
     app[POLICIES] = house.policies
     app[TALLY] = house.tally
     app[RENDERER] = house.renderer
+    app[RELAY] = house.relay
     app.on_response_prepare.append(write_request_id)
 
 

@@ -208,6 +208,8 @@ def _serve(configuration: Configuration) -> None:
                 classes=file.classes,
                 keyring=Keyring(file.keys),
                 secret=os.environ.get("KEEPWARM_SECRET", "").encode(),
+                upstreams=file.upstreams,
+                routing=file.routing,
             )
             await house.serve(built, serving, admin)
 

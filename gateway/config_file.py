@@ -1,6 +1,7 @@
 """The configuration file `keepwarm.toml`: read once at start, checked as a whole.
 
-Tables: `[server]` (settings that have a flag), `[[keys]]`, `[classes]`, `[[policies]]`, `[redis]`. Knows no HTTP and
+Tables: `[server]` (settings that have a flag), `[[keys]]`, `[classes]`, `[[policies]]`, `[redis]`, `[[upstreams]]`,
+`[routing]`. Knows no HTTP and
 opens no connection.
 Rule: a `FileConfig` that exists can be used; whatever is wrong is a `ConfigError` of one line with file, table and
 field. A file holds no secrets: those that are found are refused, naming the variable for them, and never repeated.
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, cast, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +24,8 @@ from gateway.config import NOTHING, SETTINGS, Settings, origins, read_settings
 from gateway.config_values import parse_redis
 from gateway.errors import ConfigError
 from gateway.keyring import Key, Keyring
+from gateway.relay.upstream import Upstream
+from gateway.routing.router import Policy as Routing
 from prefix_store.classes import CLASSES, RetentionClasses, nearest
 from prefix_store.policy import Policy, PolicyRefused, PolicySet, parse_policy
 from prefix_store.redis_settings import ENVIRONMENT, RedisSettings
@@ -57,6 +60,8 @@ class _Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     classes: Row = msgspec.field(default_factory=dict)
     policies: list[Row] = msgspec.field(default_factory=list)
     redis: Row = msgspec.field(default_factory=dict)
+    upstreams: list[Row] = msgspec.field(default_factory=list)
+    routing: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
@@ -65,6 +70,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "[[keys]]": Key.__struct_fields__,
     "[[policies]]": Policy.__struct_fields__,
     "[redis]": _Redis.__struct_fields__,
+    "[[upstreams]]": Upstream.__struct_fields__,
 }
 
 
@@ -80,6 +86,8 @@ class FileConfig:
     classes: RetentionClasses = CLASSES
     policies: tuple[Policy, ...] = ()
     redis: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    upstreams: tuple[Upstream, ...] = ()
+    routing: Mapping[str, Routing] = field(default_factory=lambda: MappingProxyType({}))  # by model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +156,8 @@ def _checked(document: Row) -> FileConfig:
         classes=classes,
         policies=_policies(tables.policies, classes),
         redis=MappingProxyType(redis),
+        upstreams=_upstreams(tables.upstreams),
+        routing=_routing(tables.routing),
     )
 
 
@@ -229,6 +239,22 @@ def _redis(table: Row) -> dict[str, str]:
     except StateRefused as error:
         raise _Wrong("[redis]", "timeout", str(error).removeprefix("timeout: ")) from error
     return given
+
+
+def _upstreams(rows: list[Row]) -> tuple[Upstream, ...]:
+    upstreams: dict[str, Upstream] = {}
+    for place, row in _entries("upstreams", rows):
+        one = _convert(row, Upstream, place)
+        if upstreams.setdefault(one.name, one) is not one:
+            raise _Wrong(place, "name", f"{one.name!r} is the name of an entry before")
+    return tuple(upstreams.values())
+
+
+def _routing(table: dict[str, str]) -> Mapping[str, Routing]:
+    for model, policy in table.items():
+        if policy not in get_args(Routing):
+            raise _Wrong("[routing]", model, f"{policy!r} is none of {', '.join(get_args(Routing))}")
+    return MappingProxyType({model: cast("Routing", policy) for model, policy in table.items()})
 
 
 def _refuse_password(table: str, name: str, url: str) -> None:

@@ -5,7 +5,13 @@ GatewayError
 │   ├── UnknownModel    no such model here
 │   ├── NotStored       what it refers to is not kept here
 │   └── Unauthorized    the key is missing or wrong
-└── ConfigError         the operator's: a setting cannot work
+├── ConfigError         the operator's: a setting cannot work
+└── UpstreamError       nobody's here: something behind the gateway
+    ├── UpstreamTold    it refused, in its own words: status, message, field and code stay what they were
+    ├── UpstreamFailed  it failed: a status of 5xx, no connection, garbage, a stream that was cut
+    ├── UpstreamSlow    it did not answer in time
+    ├── NoUpstream      none that serves this is well now
+    └── NotSpoken       none that serves this model has this endpoint
 
 Knows no aiohttp and no wire format: it makes a `Problem`, each API module writes it in its own shape.
 Rule: an error that the table does not list is our bug, status 500, and its text stays in our log.
@@ -59,6 +65,39 @@ class ConfigError(GatewayError):
     """A setting cannot work; the message names it and says what would."""
 
 
+class UpstreamError(GatewayError):
+    """Root of what goes wrong behind the gateway."""
+
+
+class UpstreamTold(UpstreamError):
+    """An upstream's own error."""
+
+    def __init__(self, *, status: int, message: str, kind: str, code: str | None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.code, self.param = status, kind, code, param
+        self.retry_after_s: float | None = None
+
+
+class UpstreamFailed(UpstreamError):
+    """An upstream failed; the message says how, never what it sent."""
+
+
+class UpstreamSlow(UpstreamError):
+    """An upstream did not answer in time."""
+
+
+class NoUpstream(UpstreamError):
+    """Nobody can serve this now."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NotSpoken(UpstreamError):
+    """The model is served, but not by this endpoint."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """An error as a client sees it, before a wire format shapes it. `retry_after_s` is whole seconds, at least 1."""
@@ -91,6 +130,10 @@ VERDICTS: Mapping[type[Exception], _Verdict] = {
     QueueTimeout: _Verdict(503, "server_error", "queue_timeout"),
     EngineUnavailable: _Verdict(503, "server_error", "engine_unavailable"),
     ModelRefused: _Verdict(503, "server_error", "model_refused"),
+    UpstreamFailed: _Verdict(502, "server_error", "upstream_failed"),
+    UpstreamSlow: _Verdict(504, "server_error", "upstream_timeout"),
+    NoUpstream: _Verdict(503, "server_error", "no_upstream"),
+    NotSpoken: _Verdict(404, INVALID, "endpoint_not_served"),
 }
 
 HTTP_CODES: Mapping[int, str | None] = {
@@ -105,6 +148,8 @@ _BUG = _Verdict(500, "server_error", "internal_error")
 
 def problem_of(error: Exception) -> Problem:
     """Translate an error by the nearest class of its ancestry that the table lists."""
+    if isinstance(error, UpstreamTold):
+        return _passed_on(error)
     verdict = next((VERDICTS[kind] for kind in type(error).__mro__ if kind in VERDICTS), None)
     if verdict is None:
         message = "The gateway failed while serving this request. The x-request-id header finds it in the log."
@@ -117,6 +162,22 @@ def problem_of(error: Exception) -> Problem:
         message=str(error),
         param=getattr(error, "param", None) or getattr(error, "field", None) or None,
         retry_after_s=None if retry_after_s is None else max(1, round(retry_after_s)),
+    )
+
+
+def _passed_on(error: UpstreamTold) -> Problem:
+    """Tell an upstream's error as it told it. A key of the gateway's that it refuses is not the client's fault."""
+    if error.status in {401, 403}:
+        message = "The upstream refused the gateway's key."
+        return Problem(status=502, kind="server_error", code="upstream_refused_key", message=message)
+    kind = INVALID if error.status < 500 else "server_error"  # noqa: PLR2004 - the border between theirs and ours
+    return Problem(
+        status=error.status,
+        kind=error.kind or ("rate_limit_error" if error.status == 429 else kind),  # noqa: PLR2004 - too many
+        code=error.code,
+        message=str(error),
+        param=error.param,
+        retry_after_s=None if error.retry_after_s is None else max(1, round(error.retry_after_s)),
     )
 
 

@@ -15,6 +15,7 @@ from gateway.keyring import Identity
 from gateway.metrics import Metrics
 from gateway.policies import Policies
 from gateway.prompt import Renderer
+from gateway.relay.relay import Relay
 from gateway.tally import Tally
 
 SETTINGS: Final = web.AppKey("settings", Settings)
@@ -23,6 +24,7 @@ EXCHANGES: Final = web.AppKey("exchanges", Exchanges)
 METRICS: Final = web.AppKey("metrics", Metrics)
 POLICIES: Final = web.AppKey("policies", Policies)
 RENDERER: Final = web.AppKey("renderer", Renderer)
+RELAY: Final = web.AppKey("relay", Relay)
 TALLY: Final = web.AppKey("tally", Tally)
 
 IDENTITY: Final = web.RequestKey("identity", Identity)

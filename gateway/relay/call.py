@@ -10,6 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -19,7 +20,13 @@ from gateway.relay.splice import Fields, fields_of, spliced
 from gateway.relay.upstream import Endpoint, Upstream
 from gateway.routing.wanted import path_of
 
+T = TypeVar("T")
+
 SALT_FIELD = "cache_salt"
+
+_FLAG: msgspec.json.Decoder[bool | None] = msgspec.json.Decoder(bool | None)
+_WORDS: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
+_ANYTHING: msgspec.json.Decoder[object] = msgspec.json.Decoder(object)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +73,20 @@ class Call:
 
 
 def call_of(
-    endpoint: Endpoint, body: bytes, *, id: str, tenant: str, key: str | None, headers: Mapping[str, str]
+    endpoint: Endpoint, body: bytes, *, call_id: str, tenant: str, key: str | None, headers: Mapping[str, str]
 ) -> Call:
     """Read what must be known of a body. Raises BadRequest naming the field."""
     fields = fields_of(body)
-    streamed = _plain(fields, "stream", bool | None, "true or false") or False
+    streamed = _plain(fields, "stream", _FLAG, "true or false") or False
     options = _object(fields, "stream_options")
     if options and not streamed and endpoint in {"chat", "completions"}:
         raise BadRequest("'stream_options' is only allowed with 'stream': true.", param="stream_options")
     return Call(
-        id=id,
+        id=call_id,
         endpoint=endpoint,
         body=body,
         fields=fields,
-        model=_plain(fields, "model", str | None, "a string") or "",
+        model=_plain(fields, "model", _WORDS, "a string") or "",
         streamed=streamed,
         asked_usage=options.get("include_usage") is True,
         tenant=tenant,
@@ -98,21 +105,21 @@ def salt(secret: bytes, tenant: str, given: bytes) -> str:
     return hmac.digest(secret, b"salt" + framed, hashlib.sha256).hex()[:32]
 
 
-def _plain(fields: Fields, name: str, kind: object, fits: str) -> object:
+def _plain(fields: Fields, name: str, decoder: msgspec.json.Decoder[T], fits: str) -> T | None:
     raw = fields.get(name)
     if raw is None:
         return None
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decoder.decode(raw)
     except msgspec.MsgspecError as error:
         raise BadRequest(f"Invalid '{name}': it must be {fits}.", param=name, code="invalid_type") from error
 
 
 def _text(fields: Fields, name: str) -> str | None:
-    value = _plain(fields, name, object, "")
+    value = _plain(fields, name, _ANYTHING, "")
     return value if isinstance(value, str) else None
 
 
 def _object(fields: Fields, name: str) -> dict[str, object]:
-    value = _plain(fields, name, object, "an object")
+    value = _plain(fields, name, _ANYTHING, "an object")
     return value if isinstance(value, dict) else {}

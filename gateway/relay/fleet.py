@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.relay.errors import NotSpoken, NoUpstream
+from gateway.errors import NotSpoken, NoUpstream
 from gateway.relay.health import REST_S, Health
 from gateway.relay.upstream import Endpoint, Upstream
 from gateway.routing.router import Choice, Policy, Router

@@ -13,21 +13,30 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 import aiohttp
 import structlog
 
-from gateway.errors import CLIENT_LEFT, GatewayError, problem_of
+from gateway.errors import (
+    CLIENT_LEFT,
+    GatewayError,
+    NoUpstream,
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamSlow,
+    UpstreamTold,
+    problem_of,
+)
 from gateway.record import Outcome, Record, Routed, Witness
 from gateway.relay import headers
 from gateway.relay.call import Call
-from gateway.relay.errors import NoUpstream, UpstreamError, UpstreamFailed, UpstreamSlow, UpstreamTold, told_of
 from gateway.relay.fleet import Fleet, Replica
 from gateway.relay.sse import EventReader, SentEvent
 from gateway.relay.tap import Tap
+from gateway.relay.told import told_of
 from gateway.routing.router import Choice
 from gateway.routing.wanted import Wanted
 from gateway.usage import PromptFacts
@@ -43,11 +52,9 @@ log = structlog.get_logger("gateway.relay")
 class Attempt:
     """One try at one upstream; once it has an answer, that answer."""
 
-    def __init__(
-        self, call: Call, replica: Replica, choice: Choice, response: aiohttp.ClientResponse | None = None
-    ) -> None:
+    def __init__(self, call: Call, replica: Replica, choice: Choice) -> None:
         self.replica, self.choice, self.call = replica, choice, call
-        self.response = response
+        self.response: aiohttp.ClientResponse | None = None
         self.tap = Tap(call.endpoint, hide_usage=call.usage_hidden)
         self.body: bytes | None = None  # of an answer that is not streamed
         self.first: list[SentEvent] = []  # the events that were read before anything went out
@@ -346,10 +353,10 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-async def _within(seconds: float, work: object, what: str) -> bytes:
+async def _within(seconds: float, work: Awaitable[bytes], what: str) -> bytes:
     try:
         async with asyncio.timeout(seconds):
-            return await work  # type: ignore[misc]
+            return await work
     except TimeoutError:
         raise UpstreamSlow(f"The upstream {what} for {seconds:g} seconds.") from None
     except (aiohttp.ClientError, OSError) as error:

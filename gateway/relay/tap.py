@@ -12,8 +12,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from gateway.relay.errors import UpstreamTold, told_of
+from gateway.errors import UpstreamTold
 from gateway.relay.sse import SentEvent
+from gateway.relay.told import told_of
 from gateway.relay.upstream import Endpoint
 from gateway.relay.usage import NOTHING, Reported, merged, reported
 

@@ -1,0 +1,63 @@
+"""Requests for models that upstreams serve, on aiohttp: the same addresses, the upstream's own answer.
+
+Rule: a model's name decides who answers. Where no upstream serves it, the handler of the API itself does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from gateway.api.http import body_of, parsed
+from gateway.keys import IDENTITY, RELAY, REQUEST_ID, STREAM
+from gateway.relay.call import Call, call_of
+from gateway.relay.relay import Attempt
+from gateway.relay.upstream import Endpoint
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+UPSTREAM_HEADER: Final = "x-keepwarm-upstream"
+
+
+def relayed(endpoint: Endpoint, handler: Handler) -> Handler:
+    """Let upstreams answer for the models that they serve, and `handler` for every other."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        relay = request.app[RELAY]
+        if not relay.fleet.models:
+            return await handler(request)
+        identity = request[IDENTITY]
+
+        def read(body: bytes) -> Call:
+            return call_of(
+                endpoint,
+                body,
+                call_id=request[REQUEST_ID],
+                tenant=identity.tenant,
+                key=identity.key_id,
+                headers=request.headers,
+            )
+
+        call = await parsed(read, await body_of(request))
+        if call.model not in relay.fleet.models:
+            return await handler(request)
+        async with relay.answer(call) as attempt:
+            return await _passed_on(request, attempt)
+
+    return answer
+
+
+async def _passed_on(request: web.Request, attempt: Attempt) -> web.StreamResponse:
+    headers = attempt.headers | {UPSTREAM_HEADER: attempt.replica.name}
+    if attempt.body is not None:
+        return web.Response(body=attempt.body, headers=headers)
+    response = web.StreamResponse(headers=headers | {"X-Accel-Buffering": "no"})
+    request[STREAM] = response
+    await response.prepare(request)
+    async for data in attempt.chunks():
+        await response.write(data)
+    if attempt.tap.error is None:
+        await response.write_eof()
+    return response
