@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -20,13 +20,11 @@ from gateway.relay.splice import Fields, fields_of, spliced
 from gateway.relay.upstream import Endpoint, Upstream
 from gateway.routing.wanted import path_of
 
-T = TypeVar("T")
-
 SALT_FIELD = "cache_salt"
 
-_FLAG: msgspec.json.Decoder[bool | None] = msgspec.json.Decoder(bool | None)
-_WORDS: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
-_ANYTHING: msgspec.json.Decoder[object] = msgspec.json.Decoder(object)
+_FLAG: Final = msgspec.json.Decoder(bool | None)
+_WORDS: Final = msgspec.json.Decoder(str | None)
+_ANYTHING: Final = msgspec.json.Decoder(object)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +103,7 @@ def salt(secret: bytes, tenant: str, given: bytes) -> str:
     return hmac.digest(secret, b"salt" + framed, hashlib.sha256).hex()[:32]
 
 
-def _plain(fields: Fields, name: str, decoder: msgspec.json.Decoder[T], fits: str) -> T | None:
+def _plain(fields: Fields, name: str, decoder: msgspec.json.Decoder[Any], fits: str) -> Any:
     raw = fields.get(name)
     if raw is None:
         return None

@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from gateway.errors import UpstreamTold
 from gateway.relay.sse import SentEvent
@@ -22,20 +22,22 @@ _DONE: Final = b"[DONE]"
 _FINISHED: Final = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
+NULL: Final = Raw(b"null")
+
+
 class _Chunk(msgspec.Struct, frozen=True):
     """What all APIs' events and answers have of what matters here."""
 
-    type: str | UnsetType = UNSET
-    usage: Raw | UnsetType | None = UNSET
-    error: Raw | UnsetType | None = UNSET
-    choices: list[Raw] | UnsetType | None = UNSET
-    message: Raw | UnsetType | None = UNSET
-    response: Raw | UnsetType | None = UNSET
+    type: str | None = None
+    usage: Raw = NULL
+    error: Raw = NULL
+    choices: list[Raw] | None = None
+    message: Raw = NULL
+    response: Raw = NULL
 
 
 class _Inner(msgspec.Struct, frozen=True):
-    usage: Raw | UnsetType | None = UNSET
-    error: Raw | UnsetType | None = UNSET
+    usage: Raw = NULL
 
 
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
@@ -67,7 +69,7 @@ class Tap:
                 status=502, message="The upstream's answer could not be read.", kind="", code=None
             )
             return
-        if chunk.error is not UNSET and chunk.error is not None:
+        if _there(chunk.error):
             self.error = told_of(200, body)
         self.begun = self.ended = True
         self._learn(chunk.usage)
@@ -83,7 +85,7 @@ class Tap:
             chunk = _CHUNK.decode(event.data)
         except msgspec.MsgspecError:
             return True
-        if event.name == "error" or chunk.type == "error" or (chunk.error is not UNSET and chunk.error is not None):
+        if event.name == "error" or chunk.type == "error" or _there(chunk.error):
             self.error = told_of(200, event.data)
             return True
         if self._endpoint in {"chat", "completions"}:
@@ -97,13 +99,13 @@ class Tap:
             if not self.begun:
                 self.begun = any(_says_something(bytes(choice)) for choice in chunk.choices)
             return True
-        return not (self._hide and chunk.usage is not UNSET and chunk.usage is not None)
+        return not (self._hide and _there(chunk.usage))
 
     def _typed(self, chunk: _Chunk) -> bool:
-        kind = chunk.type if isinstance(chunk.type, str) else ""
+        kind = chunk.type or ""
         self._learn(chunk.usage)
         for nested in (chunk.message, chunk.response):
-            if nested is UNSET or nested is None:
+            if not _there(nested):
                 continue
             try:
                 inner = _INNER.decode(nested)
@@ -116,9 +118,14 @@ class Tap:
         self.ended = self.ended or kind in _ENDS
         return True
 
-    def _learn(self, usage: Raw | UnsetType | None) -> None:
-        if usage is not UNSET and usage is not None:
+    def _learn(self, usage: Raw) -> None:
+        if _there(usage):
             self.reported = merged(self.reported, reported(self._api, usage))
+
+
+def _there(value: Raw) -> bool:
+    """Whether a field was there and not null."""
+    return bytes(value) != b"null"
 
 
 def _says_something(choice: bytes) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from gateway.ask import Api
 
@@ -72,10 +72,8 @@ def merged(before: Reported, after: Reported) -> Reported:
     return Reported(**fields)
 
 
-def reported(api: Api, usage: msgspec.Raw | UnsetType | None) -> Reported:
+def reported(api: Api, usage: msgspec.Raw) -> Reported:
     """Read a `usage` object. What is not one says nothing."""
-    if usage is None or usage is UNSET:
-        return NOTHING
     try:
         if api == "messages":
             return _anthropic(msgspec.json.decode(usage, type=_Anthropic | None) or _Anthropic())
