@@ -58,6 +58,6 @@ async def _passed_on(request: web.Request, attempt: Attempt) -> web.StreamRespon
     await response.prepare(request)
     async for data in attempt.chunks():
         await response.write(data)
-    if attempt.tap.error is None:
+    if attempt.tap.error is None or attempt.tap.told:
         await response.write_eof()
     return response

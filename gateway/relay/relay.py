@@ -52,8 +52,10 @@ log = structlog.get_logger("gateway.relay")
 class Attempt:
     """One try at one upstream; once it has an answer, that answer."""
 
-    def __init__(self, call: Call, replica: Replica, choice: Choice) -> None:
+    def __init__(self, call: Call, replica: Replica, choice: Choice, on_token: Callable[[Choice], float]) -> None:
         self.replica, self.choice, self.call = replica, choice, call
+        self.first_token_at: float | None = None
+        self._on_token = on_token
         self.response: aiohttp.ClientResponse | None = None
         self.tap = Tap(call.endpoint, hide_usage=call.usage_hidden)
         self.body: bytes | None = None  # of an answer that is not streamed
@@ -69,17 +71,20 @@ class Attempt:
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield a stream's bytes as they come. Raises UpstreamError where it breaks off or says that it failed."""
         assert self.response is not None, "only an attempt that was answered has a stream"
-        passed = b"".join(event.raw for event in self.first if self.tap.event(event))
-        if passed:
-            yield passed
         idle_s = self.replica.upstream.idle_timeout
-        while self.tap.error is None:
+        events = self.first
+        while True:
+            passed = b"".join(event.raw for event in events if self.tap.event(event))
+            if self.first_token_at is None and self.tap.begun:
+                self.first_token_at = self._on_token(self.choice)
+            if passed:
+                yield passed
+            if self.tap.error is not None:
+                return
             data = await _within(idle_s, self.response.content.readany(), "sent nothing more")
             if not data:
                 break
-            passed = b"".join(event.raw for event in self.reader.feed(data) if self.tap.event(event))
-            if passed:
-                yield passed
+            events = self.reader.feed(data)
         rest = b"".join(event.raw for event in self.reader.end() if self.tap.event(event) and self.tap.ended)
         if rest:
             yield rest
@@ -107,6 +112,9 @@ class Relay:
         self._witnesses, self._clock, self._wall = tuple(witnesses), clock, wall
         self._session: aiohttp.ClientSession | None = None
         self.retries = 0
+        self._open = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def start(self) -> None:
         """Open what connections are made with."""
@@ -130,6 +138,8 @@ class Relay:
     async def answer(self, call: Call) -> AsyncIterator[Attempt]:
         """Give the answer of the first upstream that has one; leaving the block ends it. Raises UpstreamError."""
         began, at = self._clock(), self._wall()
+        self._open += 1
+        self._idle.clear()
         wanted, size = self._wanted(call)
         attempt: Attempt | None = None
         outcome: Outcome = "failed"
@@ -137,9 +147,7 @@ class Relay:
         try:
             attempt = await self._first(call, wanted)
             yield attempt
-            if attempt.tap.error is not None:
-                raise attempt.tap.error
-            outcome, status = "finished", 200
+            outcome, status = _end(attempt.tap)
         except (asyncio.CancelledError, GeneratorExit):
             outcome, status = "cancelled", CLIENT_LEFT
             raise
@@ -152,7 +160,18 @@ class Relay:
             if attempt is not None:
                 self._close(attempt, wanted, outcome, now)
                 self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0)
-            self._tell(call, attempt, outcome, status, at=at, seconds=now - began)
+            first = attempt.first_token_at if attempt is not None else None
+            first_token_s = None if first is None else first - began
+            record = record_of(call, attempt, outcome, status, at=at, seconds=now - began, first_token_s=first_token_s)
+            for witness in self._witnesses:
+                witness.ended(record, b"")
+            self._open -= 1
+            if not self._open:
+                self._idle.set()
+
+    async def drained(self) -> None:
+        """Wait until no request is in flight."""
+        await self._idle.wait()
 
     def _wanted(self, call: Call) -> tuple[Wanted, int]:
         path, ends = call.prefix(self._secret)
@@ -181,7 +200,7 @@ class Relay:
                     raise last from None
                 raise
             tried.append(replica.name)
-            attempt = Attempt(call, replica, choice)
+            attempt = Attempt(call, replica, choice, self._answering(call.model))
             try:
                 await self._try(attempt)
             except BaseException as error:
@@ -194,6 +213,15 @@ class Relay:
                 return attempt
         assert last is not None, "there was an attempt"
         raise last
+
+    def _answering(self, model: str) -> Callable[[Choice], float]:
+        """Return what is told when a first token has come; it returns the time."""
+
+        def told(choice: Choice) -> float:
+            self.fleet.router(model).answering(choice)
+            return self._clock()
+
+        return told
 
     async def _try(self, attempt: Attempt) -> None:
         """Send, and wait for the first thing that the client can be given."""
@@ -271,16 +299,25 @@ class Relay:
             else:
                 attempt.response.close()
 
-    def _tell(
-        self, call: Call, attempt: Attempt | None, outcome: Outcome, status: int, *, at: float, seconds: float
-    ) -> None:
-        record = record_of(call, attempt, outcome, status, at=at, seconds=seconds)
-        for witness in self._witnesses:
-            witness.ended(record, b"")
+
+def _end(tap: Tap) -> tuple[Outcome, int]:
+    """Say how an answer ended. Raises its error where the client has not heard of it."""
+    if tap.error is None:
+        return "finished", 200
+    if not tap.told:
+        raise tap.error
+    return "failed", tap.error.status
 
 
 def record_of(
-    call: Call, attempt: Attempt | None, outcome: Outcome, status: int, *, at: float, seconds: float
+    call: Call,
+    attempt: Attempt | None,
+    outcome: Outcome,
+    status: int,
+    *,
+    at: float,
+    seconds: float,
+    first_token_s: float | None,
 ) -> Record:
     """Tell a relayed request as every other is told."""
     told = attempt.tap.reported if attempt is not None else None
@@ -316,8 +353,8 @@ def record_of(
         prompt=facts,
         generated=(told.output or 0) if told is not None else 0,
         projected=None,
-        first_token_s=None,
-        decode_s=0.0,
+        first_token_s=first_token_s,
+        decode_s=0.0 if first_token_s is None else seconds - first_token_s,
         routed=routed,
         reported=told is not None and told.read is not None,
     )

@@ -59,6 +59,7 @@ class Tap:
         self.ended = False  # whether the answer said that it is over
         self.finished = False  # whether a choice said why it ended: servers that say no more have said all
         self.error: UpstreamTold | None = None
+        self.told = False  # whether the client has heard of the error, in the upstream's own event
 
     def whole(self, body: bytes) -> None:
         """Read an answer that is not streamed. One that is no JSON object is an error."""
@@ -87,7 +88,7 @@ class Tap:
             return True
         if event.name == "error" or chunk.type == "error" or _there(chunk.error):
             self.error = told_of(200, event.data)
-            return True
+            return False  # it is told in the shape of the client's API, once
         if self._endpoint in {"chat", "completions"}:
             return self._openai(chunk)
         return self._typed(chunk)
@@ -113,7 +114,7 @@ class Tap:
                 continue
             self._learn(inner.usage)
             if kind == "response.failed":
-                self.error = told_of(200, bytes(nested))
+                self.error, self.told = told_of(200, bytes(nested)), True
         self.begun = self.begun or kind not in _SILENT
         self.ended = self.ended or kind in _ENDS
         return True
