@@ -12,8 +12,8 @@ from aiohttp import web
 
 from gateway.api.http import body_of, parsed
 from gateway.keys import IDENTITY, RELAY, REQUEST_ID, STREAM
+from gateway.relay.attempt import Attempt
 from gateway.relay.call import Call, call_of
-from gateway.relay.relay import Attempt
 from gateway.relay.upstream import Endpoint
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

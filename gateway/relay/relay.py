@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -30,16 +30,16 @@ from gateway.errors import (
     UpstreamTold,
     problem_of,
 )
-from gateway.record import Outcome, Record, Routed, Witness
+from gateway.record import Outcome, Witness
 from gateway.relay import headers
+from gateway.relay.attempt import Attempt, whole
 from gateway.relay.call import Call
-from gateway.relay.fleet import Fleet, Replica
-from gateway.relay.sse import EventReader, SentEvent
+from gateway.relay.fleet import Fleet
 from gateway.relay.tap import Tap
 from gateway.relay.told import told_of
+from gateway.relay.told_record import record_of
 from gateway.routing.router import Choice
 from gateway.routing.wanted import Wanted
-from gateway.usage import PromptFacts
 
 ATTEMPTS: Final = 3
 ANSWER_BYTES: Final = 64 << 20  # of an answer that is not streamed
@@ -47,49 +47,6 @@ ERROR_BYTES: Final = 1 << 16
 RETRIED: Final = frozenset({429, 500, 502, 503, 504, 529})
 
 log = structlog.get_logger("gateway.relay")
-
-
-class Attempt:
-    """One try at one upstream; once it has an answer, that answer."""
-
-    def __init__(self, call: Call, replica: Replica, choice: Choice, on_token: Callable[[Choice], float]) -> None:
-        self.replica, self.choice, self.call = replica, choice, call
-        self.first_token_at: float | None = None
-        self._on_token = on_token
-        self.response: aiohttp.ClientResponse | None = None
-        self.tap = Tap(call.endpoint, hide_usage=call.usage_hidden)
-        self.body: bytes | None = None  # of an answer that is not streamed
-        self.first: list[SentEvent] = []  # the events that were read before anything went out
-        self.reader = EventReader()
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Return the answer's headers as the client gets them."""
-        assert self.response is not None, "only an attempt that was answered has headers"
-        return headers.downward(self.response.headers)
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield a stream's bytes as they come. Raises UpstreamError where it breaks off or says that it failed."""
-        assert self.response is not None, "only an attempt that was answered has a stream"
-        idle_s = self.replica.upstream.idle_timeout
-        events = self.first
-        while True:
-            passed = b"".join(event.raw for event in events if self.tap.event(event))
-            if self.first_token_at is None and self.tap.begun:
-                self.first_token_at = self._on_token(self.choice)
-            if passed:
-                yield passed
-            if self.tap.error is not None:
-                return
-            data = await _within(idle_s, self.response.content.readany(), "sent nothing more")
-            if not data:
-                break
-            events = self.reader.feed(data)
-        rest = b"".join(event.raw for event in self.reader.end() if self.tap.event(event) and self.tap.ended)
-        if rest:
-            yield rest
-        if self.tap.error is None and not (self.tap.ended or self.tap.finished):
-            raise UpstreamFailed("The upstream's answer broke off.")
 
 
 class Relay:
@@ -238,25 +195,12 @@ class Relay:
                 told.retry_after_s = _seconds(response.headers.get("Retry-After"))
                 raise told
             if call.streamed and response.content_type == "text/event-stream":
-                await self._first_event(attempt)
+                await attempt.first_event()
             else:
-                attempt.body = await _whole(response)
+                attempt.body = await whole(response)
                 attempt.tap.whole(attempt.body)
                 if attempt.tap.error is not None:
                     raise attempt.tap.error
-
-    async def _first_event(self, attempt: Attempt) -> None:
-        """Read until an event is whole. One that is an error is a failure of which the client need not hear."""
-        assert attempt.response is not None, "a stream has begun"
-        while not attempt.first:
-            data = await attempt.response.content.readany()
-            if not data:
-                raise UpstreamFailed("The upstream's answer broke off before it began.")
-            attempt.first = attempt.reader.feed(data)
-        probe = Tap(attempt.call.endpoint)
-        probe.event(attempt.first[0])
-        if probe.error is not None:
-            raise probe.error
 
     def _failed(self, attempt: Attempt, wanted: Wanted, error: BaseException) -> UpstreamError | None:
         """End an attempt that gave nothing. Return what went wrong, None where the client left."""
@@ -309,63 +253,12 @@ def _end(tap: Tap) -> tuple[Outcome, int]:
     return "failed", tap.error.status
 
 
-def record_of(
-    call: Call,
-    attempt: Attempt | None,
-    outcome: Outcome,
-    status: int,
-    *,
-    at: float,
-    seconds: float,
-    first_token_s: float | None,
-) -> Record:
-    """Tell a relayed request as every other is told."""
-    told = attempt.tap.reported if attempt is not None else None
-    facts = None
-    if told is not None and told.prompt is not None:
-        known = told.read is not None
-        facts = PromptFacts(
-            prompt=told.prompt,
-            read=told.read or 0,
-            write=(told.write or 0) if known else 0,
-            queue_s=0.0,
-            prefill_s=0.0,
-            unknown=0 if known else told.prompt,
-        )
-    routed = None
-    if attempt is not None:
-        choice, delivered = attempt.choice, told.read if told is not None else None
-        routed = Routed(why=choice.why, available=choice.available, captured=choice.captured, delivered=delivered)
-    api = {"input_tokens": "responses", "count_tokens": "messages"}.get(call.endpoint, call.endpoint)
-    return Record(
-        id=call.id,
-        at=at,
-        tenant=call.tenant,
-        key=call.key,
-        api=api,  # type: ignore[arg-type]
-        model=call.model,
-        upstream=attempt.replica.name if attempt is not None else "none",
-        streamed=call.streamed,
-        prewarm=False,
-        outcome=outcome,
-        status=status,
-        seconds=seconds,
-        prompt=facts,
-        generated=(told.output or 0) if told is not None else 0,
-        projected=None,
-        first_token_s=first_token_s,
-        decode_s=0.0 if first_token_s is None else seconds - first_token_s,
-        routed=routed,
-        reported=told is not None and told.read is not None,
-    )
-
-
 def _told(error: BaseException, name: str) -> UpstreamError | None:
     """Say what an exception means; None: the client left."""
     match error:
         case UpstreamError():
             return error
-        case TimeoutError():
+        case TimeoutError() if not isinstance(error, aiohttp.ConnectionTimeoutError):
             return UpstreamSlow("The upstream did not answer in time.")
         case aiohttp.ClientError() | OSError():
             log.warning("upstream_unreachable", upstream=name, why=type(error).__name__)
@@ -379,25 +272,6 @@ def _again(call: Call, error: UpstreamError) -> bool:
     if isinstance(error, UpstreamTold):
         return error.status in RETRIED and call.repeatable
     return isinstance(error, UpstreamFailed) and call.repeatable
-
-
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    while data := await response.content.readany():
-        body += data
-        if len(body) > ANSWER_BYTES:
-            raise UpstreamFailed(f"The upstream's answer is larger than {ANSWER_BYTES} bytes.")
-    return bytes(body)
-
-
-async def _within(seconds: float, work: Awaitable[bytes], what: str) -> bytes:
-    try:
-        async with asyncio.timeout(seconds):
-            return await work
-    except TimeoutError:
-        raise UpstreamSlow(f"The upstream {what} for {seconds:g} seconds.") from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise UpstreamFailed("The upstream's answer broke off.") from error
 
 
 def _seconds(text: str | None) -> float | None:

@@ -7,7 +7,7 @@ itself asked for; whatever cannot be read passes as it came and teaches nothing.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -52,7 +52,7 @@ class Tap:
     def __init__(self, endpoint: Endpoint, *, hide_usage: bool = False) -> None:
         """Read an answer of `endpoint`; with `hide_usage` the client did not ask for the usage that will come."""
         self._endpoint = endpoint
-        self._api: Any = {"input_tokens": "responses", "count_tokens": "messages"}.get(endpoint, endpoint)
+        self._anthropic = endpoint in {"messages", "count_tokens"}
         self._hide = hide_usage
         self.reported: Reported = NOTHING
         self.begun = False  # whether a token has come
@@ -60,6 +60,11 @@ class Tap:
         self.finished = False  # whether a choice said why it ended: servers that say no more have said all
         self.error: UpstreamTold | None = None
         self.told = False  # whether the client has heard of the error, in the upstream's own event
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer has come to an end of its own, good or bad."""
+        return self.ended or self.finished or self.error is not None
 
     def whole(self, body: bytes) -> None:
         """Read an answer that is not streamed. One that is no JSON object is an error."""
@@ -121,7 +126,7 @@ class Tap:
 
     def _learn(self, usage: Raw) -> None:
         if _there(usage):
-            self.reported = merged(self.reported, reported(self._api, usage))
+            self.reported = merged(self.reported, reported(usage, anthropic=self._anthropic))
 
 
 def _there(value: Raw) -> bool:

@@ -12,8 +12,6 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.ask import Api
-
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 
@@ -72,10 +70,10 @@ def merged(before: Reported, after: Reported) -> Reported:
     return Reported(**fields)
 
 
-def reported(api: Api, usage: msgspec.Raw) -> Reported:
+def reported(usage: msgspec.Raw, *, anthropic: bool) -> Reported:
     """Read a `usage` object. What is not one says nothing."""
     try:
-        if api == "messages":
+        if anthropic:
             return _anthropic(msgspec.json.decode(usage, type=_Anthropic | None) or _Anthropic())
         return _openai(msgspec.json.decode(usage, type=_OpenAI | None) or _OpenAI())
     except msgspec.MsgspecError:
