@@ -87,6 +87,10 @@ class Router:
         if not computed:
             self._unsay(choice, wanted)
             return
+        self.learn(choice, wanted, now, read=read)
+
+    def learn(self, choice: Choice, wanted: Wanted, now: float, *, read: int | None) -> None:
+        """Hear that a prompt is computed and how much of it was read; the answer goes on."""
         if read is not None and choice.used is not None and read + SLACK_TOKENS < WITHIN * choice.captured:
             self.residency.contradict(choice.replica, choice.used)
         self.residency.note(choice.replica, wanted.path, now + wanted.ttl_s, now)
