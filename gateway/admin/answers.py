@@ -46,10 +46,8 @@ def told(handler: Handler) -> Handler:
             return _error(400, f"{where}{error.problem}", field=error.field, allowed=error.allowed)
         except AdminRefused as error:
             return _error(400, str(error), field=error.field, allowed=error.allowed)
-        except UnknownPolicy as error:
-            return _error(404, str(error), field="name")
-        except NotRemembered as error:
-            return _error(404, str(error), field=error.field)
+        except (UnknownPolicy, NotRemembered) as error:
+            return _error(404, str(error), field="name" if isinstance(error, UnknownPolicy) else error.field)
         except VersionConflict as error:
             return _error(409, str(error), field="version", version=error.actual)
         except (StoreUnavailable, EngineUnavailable) as error:

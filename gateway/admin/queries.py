@@ -1,4 +1,4 @@
-"""What may be asked of exchanges and happenings: filters and ranges, read from query strings. Pure: time is an argument.
+"""What may be asked of exchanges and happenings: filters and ranges, from query strings. Pure: time is an argument.
 
 Rule: a field that is not known, or a value that cannot be, is refused by its name with what fits it.
 """
