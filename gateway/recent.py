@@ -17,9 +17,9 @@ from gateway.record import Record
 MOST = 2_000
 MOST_BYTES = 64 << 20
 # what things take in memory, measured
-RECORD_BYTES = 1_200
-MISS_BYTES = 300
-MARK_BYTES = 250
+RECORD_BYTES = 800
+MISS_BYTES = 320
+MARK_BYTES = 180
 WRITTEN_BYTES = 100
 COMPARISON_BYTES = 700
 

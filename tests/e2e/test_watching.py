@@ -41,6 +41,7 @@ class Stream:
 
     def close(self) -> None:
         """Hang up."""
+        self._answer.close()
         self._connection.close()
 
 
@@ -67,8 +68,7 @@ def test_requests_are_shown_as_they_were_answered(start_server: StartServer) -> 
         assert one["projections"] == extension["projections"]
         assert [miss["tokens"] for miss in one["misses"]] == [miss["tokens"] for miss in extension["miss"]]
         assert one["queue_s"] + one["prefill_s"] <= one["first_token_s"] <= one["seconds"]
-    assert [part["kind"] for part in live[0]["strip"]][0] != "read"
-    assert [part["kind"] for part in live[1]["strip"]][0] == "read"
+    assert [one["strip"][0]["kind"] == "read" for one in live] == [False, True]
     about = admin(server, "about")
     assert (about["models"], about["upstreams"], about["tenants"]) == ([server.model], ["bundled"], ["default"])
 
@@ -104,6 +104,7 @@ def test_an_open_stream_does_not_hold_up_the_end(start_server: StartServer) -> N
     server.process.terminate()
     assert stream.rest().endswith(b"\n")
     assert server.process.wait(timeout=20) == 0
+    stream.close()
 
 
 @pytest.mark.parametrize(
@@ -120,5 +121,6 @@ def test_the_door_of_a_real_server(server: Server, headers: dict[str, str], stat
     place = urlsplit(server.admin_url).netloc
     connection = http.client.HTTPConnection(place, timeout=30)
     connection.request("POST", "/admin/v1/events", body=b'{"title": "x"}', headers={"Host": place} | headers)
-    assert connection.getresponse().status == status
+    with connection.getresponse() as answer:
+        assert answer.status == status
     connection.close()

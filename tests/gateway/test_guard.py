@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,10 +196,3 @@ async def test_a_name_that_is_none_is_refused_and_nothing_is_done(gateway: Gatew
         answer = await gateway.admin.request(method, path, json=body, headers={"X-Operator": name})
         assert (answer.status, (await answer.json())["error"]["field"]) == (400, "X-Operator")
     assert (gateway.backend.purged, (await gateway.admin.app[TIMELINE].between(0, 1e12)).events[1:]) == ([], ())
-
-
-def test_the_key_is_in_no_address_of_the_program() -> None:
-    """No module puts the admin key into a query string."""
-    source = (Path(__file__).parents[2] / "gateway/admin/client.py").read_text()
-    assert "urlencode(given)" in source
-    assert source.count("_key") == 3

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.live import COMMENT, Hub, Listener
@@ -172,8 +173,7 @@ async def test_the_timeline_joins_audit_trail_and_process(state: SqliteStore) ->
 )
 def test_a_purge_says_what_went(changes: dict[str, Any], title: str) -> None:
     """The title has the filter and the sum over all tenants."""
-    entry = {"by": PURGE.by, "at": PURGE.at, "what": "purge", "subject": "", "before": None, "after": PURGE.after}
-    happening = told(Entry(**(entry | changes)))
+    happening = told(msgspec.structs.replace(PURGE, **changes))
     assert happening is not None
     assert happening.title == title
 
