@@ -19,7 +19,7 @@ from prefix_store.radix import RadixTree
 from prefix_store.retention import Kept
 from prefix_store.survey import survey
 
-SLICE_NODES = 4096  # looked at between two steps: some milliseconds
+SLICE_NODES = 2048  # looked at between two steps: some milliseconds
 NOWHERE = -1
 
 Question = AskTree | AskRetention
@@ -150,5 +150,9 @@ def _largest(tree: RadixTree[BlockId], question: AskTree, now: float, size: int)
     yield
     largest = nlargest(question.limit, range(len(sums)), key=sums.__getitem__)
     yield
-    nodes = tuple(rows.view(row, sums[row], tree.block_tokens, now) for row in largest)
-    return Tree(seq=0, total=len(sums), nodes=nodes)
+    nodes: list[TreeNode] = []
+    for row in largest:
+        nodes.append(rows.view(row, sums[row], tree.block_tokens, now))
+        if not len(nodes) % size:
+            yield
+    return Tree(seq=0, total=len(sums), nodes=tuple(nodes))

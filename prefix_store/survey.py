@@ -23,18 +23,11 @@ def survey(tree: RadixTree[P], tenant: str | None = None) -> Iterator[tuple[Node
     A node counts as it is when it is yielded. The tree may change between two nodes; purged ones are left out.
     """
     tops = [top for space, top in tree.roots.items() if tenant in {None, space.tenant}]
-    stack = [(child, top) for top in tops for child in top.children]
+    stack = [(top, key) for top in tops for key in top.keys]
     while stack:
-        node, above = stack.pop()
-        if node.detached:  # gone since
+        above, key = stack.pop()
+        node = above.child(key)  # by its first block, so that a node cut in two meanwhile is met at its upper half
+        if node is None or node.detached:
             continue
-        halves, at = [], node.parent
-        while at is not above:  # cut off from the node's beginning since
-            assert at is not None, "a node lies below where it was found"
-            halves.append(at)
-            at = at.parent
-        stack += [(child, node) for child in node.children]
-        for upper in reversed(halves):
-            yield upper, above
-            above = upper
+        stack += [(node, below) for below in node.keys]
         yield node, above
