@@ -6,7 +6,7 @@ the two processes never compare clocks.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -261,6 +261,19 @@ class Refused(_Message, frozen=True, kw_only=True):
     retry_after_s: float = 0.0
 
 
+SPANS_S: Final = (1, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400)
+
+
+class Histo(msgspec.Struct, frozen=True):
+    """Spans of time, counted. `counts` has one number for each edge of `SPANS_S`, and one for all that is longer.
+
+    Nothing counted yet may be no counts at all.
+    """
+
+    counts: tuple[int, ...] = ()
+    sum: float = 0.0
+
+
 class EngineStats(_Message, frozen=True, kw_only=True):
     """A snapshot of pool, tree and queue. Counters only grow while the process lives."""
 
@@ -287,6 +300,13 @@ class EngineStats(_Message, frozen=True, kw_only=True):
     tenant_blocks: dict[str, int] = {}  # blocks in the tree
     broken_promises: dict[str, int] = {}  # blocks, by "class|tenant"
     purged_total: int = 0
+    entries_by: dict[str, int] = {}  # by "class|promised" and "class|held"
+    tokens_by: dict[str, int] = {}  # the same, in tokens
+    lifetime: Histo = Histo()  # of blocks: from being kept to being given up
+    idle_before_evict: Histo = Histo()  # of blocks that went under pressure: since their last use
+    reuse_gap: Histo = Histo()  # of blocks: between one use and the next
+    age_at_read: Histo = Histo()  # of entries: how old they were when they were read
+    finished_by: dict[str, int] = {}  # requests by how they ended: stop, length, cancelled
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
