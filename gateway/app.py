@@ -32,12 +32,14 @@ from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import EVERYBODY, Keyring
 from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS, TALLY
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, MetricsOptions
 from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
 from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.recall import Recall
+from gateway.record import Witness
 from gateway.tally import Tally
+from gateway.traces import Traces
 from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.store import SharedState
 
@@ -61,6 +63,7 @@ class House:
     keyring: Keyring
     tally: Tally
     recall: Recall
+    traces: Traces | None
 
 
 def build_house(
@@ -74,22 +77,28 @@ def build_house(
     secret: bytes | None = None,
 ) -> House:
     """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
-    metrics = Metrics(backend.model)
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
     tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
+    options = MetricsOptions(
+        compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
+    )
+    metrics = Metrics(backend.model, options, backend=backend.name)
+    traces = None if settings.otlp_endpoint is None else Traces.towards(settings.otlp_endpoint)
+    witnesses: list[Witness] = [metrics, tally] if traces is None else [metrics, tally, traces]
     recall = Recall(state, secret=secret or secrets.token_bytes(32))
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally)),
+        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses),
         metrics=metrics,
         policies=policies,
         keyring=keyring,
         tally=tally,
         recall=recall,
+        traces=traces,
     )
 
 
@@ -102,6 +111,8 @@ def build_serving_app(house: House) -> web.Application:
             yield
         await house.backend.stop()
         await house.policies.state.close()
+        if house.traces is not None:
+            await asyncio.to_thread(house.traces.close)
         house.renderer.close()
 
     async def wind_down(_: web.Application) -> None:
@@ -191,7 +202,8 @@ async def metrics_page(request: web.Request) -> web.Response:
         stats = await asyncio.wait_for(backend.stats(), STATS_PATIENCE_S)
     except (EngineUnavailable, TimeoutError):
         stats = None
-    page = request.app[METRICS].exposition(stats, backend.restarts, degraded=request.app[POLICIES].state.degraded)
+    degraded = request.app[POLICIES].state.degraded
+    page = request.app[METRICS].exposition(stats, backend.restarts, degraded=degraded, card=backend.card)
     return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 

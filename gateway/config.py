@@ -16,14 +16,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.config_values import (
+    Compat,
+    parse_compat,
     parse_count,
     parse_interval,
+    parse_names,
     parse_origins,
     parse_port,
     parse_redis,
     parse_size,
     parse_switch,
     parse_tool_format,
+    parse_url,
     parse_word,
 )
 from gateway.errors import ConfigError
@@ -80,6 +84,15 @@ class Settings:
     )
     normalise_telemetry: bool = _setting(
         "on", parse_switch, "Whether listed per-request telemetry is taken out of system texts: on or off."
+    )
+    compat_metrics: Compat = _setting(
+        "auto", parse_compat, "Whether /metrics has vLLM's names too: on, off, or auto: for the bundled engine."
+    )
+    metrics_tenants: tuple[str, ...] = _setting(
+        "", parse_names, "Tenants that /metrics tells apart, separated by commas; all others are one."
+    )
+    otlp_endpoint: str | None = _setting(
+        None, parse_url, "Collector that traces are sent to over OTLP/HTTP, such as http://localhost:4318."
     )
     config: Path | None = _setting(None, Path, "Configuration file, such as keepwarm.toml.")  # noqa: RUF009
     redis: str | None = _setting(
