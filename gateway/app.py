@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from aiohttp import web
@@ -39,7 +40,6 @@ from gateway.prompt import Renderer
 from gateway.recall import Recall
 from gateway.record import Witness
 from gateway.tally import Tally
-from gateway.traces import Traces
 from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.store import SharedState
 
@@ -48,6 +48,13 @@ LAST_WORDS_S = 2.0  # for telling those that are left
 STATS_PATIENCE_S = 2.0  # a scrape waits no longer for the engine's snapshot
 
 log = structlog.get_logger("gateway")
+
+
+class Tracing(Witness, Protocol):
+    """Who makes traces of exchanges."""
+
+    def close(self) -> None:
+        """Send what is left. Blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +70,7 @@ class House:
     keyring: Keyring
     tally: Tally
     recall: Recall
-    traces: Traces | None
+    traces: Tracing | None
 
 
 def build_house(
@@ -84,7 +91,7 @@ def build_house(
         compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
     )
     metrics = Metrics(backend.model, options, backend=backend.name)
-    traces = None if settings.otlp_endpoint is None else Traces.towards(settings.otlp_endpoint)
+    traces = _traces(settings.otlp_endpoint)
     witnesses: list[Witness] = [metrics, tally] if traces is None else [metrics, tally, traces]
     recall = Recall(state, secret=secret or secrets.token_bytes(32))
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
@@ -100,6 +107,16 @@ def build_house(
         recall=recall,
         traces=traces,
     )
+
+
+def _traces(endpoint: str | None) -> Tracing | None:
+    if endpoint is None:
+        return None
+    try:
+        from gateway.traces import Traces  # noqa: PLC0415 - an optional library, and slow to load
+    except ImportError as error:
+        raise ConfigError(f"--otlp-endpoint needs OpenTelemetry ({error}): pip install 'keepwarm[otel]'") from error
+    return Traces.towards(endpoint)
 
 
 def build_serving_app(house: House) -> web.Application:

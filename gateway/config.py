@@ -85,7 +85,7 @@ class Settings:
     normalise_telemetry: bool = _setting(
         "on", parse_switch, "Whether listed per-request telemetry is taken out of system texts: on or off."
     )
-    compat_metrics: Compat = _setting(
+    compat_metrics: Compat = _setting(  # noqa: RUF009 - a field like all others
         "auto", parse_compat, "Whether /metrics has vLLM's names too: on, off, or auto: for the bundled engine."
     )
     metrics_tenants: tuple[str, ...] = _setting(

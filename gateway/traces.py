@@ -9,24 +9,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.errors import ConfigError
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
 from gateway.metrics.genai import OPERATIONS, PROVIDER
 from gateway.record import Record
-
-try:
-    from opentelemetry.context import Context
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
-    from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-    from opentelemetry.util.types import AttributeValue
-except ImportError as error:
-    MISSING: ImportError | None = error
-else:
-    MISSING = None
 
 PATH: Final = "/v1/traces"
 SEND_TIMEOUT_S: Final = 5.0
@@ -43,9 +37,7 @@ class Traces:
 
     @classmethod
     def towards(cls, endpoint: str, *, every_ms: int = 2000) -> Traces:
-        """Send to this collector now and then. Raises ConfigError where OpenTelemetry is not installed."""
-        if MISSING is not None:
-            raise ConfigError(f"--otlp-endpoint needs OpenTelemetry ({MISSING}): pip install 'keepwarm[otel]'")
+        """Send to this collector now and then."""
         base = endpoint.rstrip("/")
         url = base if base.endswith(PATH) else base + PATH
         provider = TracerProvider(

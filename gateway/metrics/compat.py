@@ -7,7 +7,7 @@ records, so that they are the sums of what the answers said, whatever scheduling
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -63,6 +63,7 @@ class Compat(Collector):
         self._computed.observe(record.prompt.computed)
 
     def collect(self) -> Iterator[Metric]:
+        """Return every family; what the engine alone knows only while there is one."""
         yield from self._tokens()
         for source, name in (
             (self._own.first_token, "time_to_first_token_seconds"),
@@ -78,7 +79,8 @@ class Compat(Collector):
             yield from self._snapshot(self._engine.reading.stats, self._engine.reading.card)
 
     def _tokens(self) -> Iterator[Metric]:
-        generated = self._own.output.collect()[0].samples[0].value
+        (output,) = self._own.output.collect()
+        generated = output.samples[0].value
         for name, text, count in (
             ("prefix_cache_queries", "Prompt tokens that were looked up.", self._prompt),
             ("prefix_cache_hits", "Prompt tokens that were found.", self._read),
@@ -120,16 +122,16 @@ class Compat(Collector):
             family.add_metric([ENGINE, *config.values()], 1.0)
             yield family
 
-    def _counter(self, name: str, text: str, values: dict[str, float], label: str) -> Metric:
+    def _counter(self, name: str, text: str, values: Mapping[str, float], label: str) -> Metric:
         return self._filled(CounterMetricFamily(f"vllm:{name}", text, labels=self._names(label)), values)
 
-    def _gauge(self, name: str, text: str, values: dict[str, float], label: str) -> Metric:
+    def _gauge(self, name: str, text: str, values: Mapping[str, float], label: str) -> Metric:
         return self._filled(GaugeMetricFamily(f"vllm:{name}", text, labels=self._names(label)), values)
 
     def _names(self, label: str) -> list[str]:
         return [*self._labels, label] if label else [*self._labels]
 
-    def _filled(self, family: CounterMetricFamily | GaugeMetricFamily, values: dict[str, float]) -> Metric:
+    def _filled(self, family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
         for word, value in values.items():
             family.add_metric([*self._labels.values(), word] if word else [*self._labels.values()], value)
         return family

@@ -71,6 +71,7 @@ class EngineSeries(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
+        """Return every family that is known now."""
         stats, card = self.reading.stats, self.reading.card
         yield GaugeMetricFamily("keepwarm_engine_up", "Whether the engine is ready.", float(stats is not None))
         yield CounterMetricFamily(
