@@ -37,6 +37,8 @@ COUNTERS: Final = {
     "requests_cancelled": "Requests whose client left.",
     "requests_failed": "Requests that failed.",
     "preemptions": "Sequences stopped to make room and computed again.",
+    "blocks_evicted": "Cached blocks given up under pressure.",
+    "blocks_expired": "Cached blocks given up at their deadline.",
     "steps": "Forward passes.",
 }
 SPANS: Final = {
@@ -83,6 +85,7 @@ class EngineSeries(Collector):
             yield GaugeMetricFamily(f"keepwarm_engine_{name}", text, getattr(stats, name))
         for name, text in COUNTERS.items():
             yield CounterMetricFamily(f"keepwarm_engine_{name}", text, getattr(stats, f"{name}_total"))
+        yield CounterMetricFamily("keepwarm_engine_blocks_purged", "Cached blocks purged.", stats.purged_total)
         yield from self._gone(stats)
         yield from self._kept(stats, 0 if card is None else card.kv_bytes_per_token)
         for name, (field, text) in SPANS.items():

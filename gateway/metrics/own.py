@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from gateway.ask import Api
 from gateway.metrics import shapes
 from gateway.miss import REASONS
-from gateway.overhead import PHASES
+from gateway.overhead import PHASES, Phase
 from gateway.record import Record
 from gateway.usage import PromptFacts
 
@@ -79,7 +79,7 @@ class Own:
             for _ in range(count):
                 self.gap.observe(waited_s / count)
 
-    def spent(self, phase: str, seconds: float) -> None:
+    def spent(self, phase: Phase, seconds: float) -> None:
         """Count time that the gateway itself took."""
         self._overhead[phase].observe(seconds)
 

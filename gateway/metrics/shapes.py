@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 from engine.messages import SPANS_S, Histo
 
@@ -65,9 +64,8 @@ def spans(name: str, text: str, histo: Histo, labels: Mapping[str, str] | None =
     given = dict(labels or {})
     counts = histo.counts or (0,) * (len(SPANS_S) + 1)
     sums = accumulate(counts)
-    buckets = [
-        (floatToGoString(edge), float(count)) for edge, count in zip((*SPANS_S, float("inf")), sums, strict=True)
-    ]
+    edges = (*(str(float(edge)) for edge in SPANS_S), "+Inf")
+    buckets = [(edge, float(count)) for edge, count in zip(edges, sums, strict=True)]
     family = HistogramMetricFamily(name, text, labels=list(given))
     family.add_metric(list(given.values()), buckets, histo.sum)
     return family
