@@ -51,7 +51,7 @@ class Traces:
 
     def ended(self, record: Record, tokens: bytes) -> None:  # noqa: ARG002 - a witness; traces have no tokens
         """Make the spans of one exchange."""
-        began, end = _ns(record.at), _ns(record.at + record.seconds)
+        began = _ns(record.at)
         operation = OPERATIONS[record.api]
         span = self._tracer.start_span(
             f"{operation} {record.model}",
@@ -65,9 +65,9 @@ class Traces:
             span.set_status(Status(StatusCode.ERROR, record.outcome))
         inside = set_span_in_context(span, Context())
         for name, start_s, stop_s in _phases(record):
-            child = self._tracer.start_span(name, context=inside, start_time=_ns(record.at + start_s))
-            child.end(_ns(record.at + stop_s))
-        span.end(end)
+            child = self._tracer.start_span(name, context=inside, start_time=began + _ns(start_s))
+            child.end(began + _ns(stop_s))
+        span.end(began + _ns(record.seconds))
 
     def close(self) -> None:
         """Send what is left, and end the thread. Blocks, a few seconds at most."""
