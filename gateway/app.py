@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from aiohttp import web
@@ -48,12 +49,13 @@ from gateway.keys import (
     TIMELINE,
 )
 from gateway.live import Hub
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, MetricsOptions
 from gateway.middleware import account, envelop, identify, write_request_id
 from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.recall import Recall
 from gateway.recent import Recent
+from gateway.record import Witness
 from gateway.tally import Tally
 from gateway.timeline import Timeline
 from prefix_store.classes import CLASSES, RetentionClasses
@@ -63,6 +65,13 @@ GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
 LAST_WORDS_S = 2.0  # for telling those that are left
 
 log = structlog.get_logger("gateway")
+
+
+class Tracing(Witness, Protocol):
+    """Who makes traces of exchanges."""
+
+    def close(self) -> None:
+        """Send what is left. Blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +90,7 @@ class House:
     recent: Recent
     hub: Hub
     timeline: Timeline
+    traces: Tracing | None
 
 
 def build_house(
@@ -94,18 +104,25 @@ def build_house(
     secret: bytes | None = None,
 ) -> House:
     """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
-    metrics = Metrics(backend.model)
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
     tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
+    options = MetricsOptions(
+        compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
+    )
+    metrics = Metrics(backend.model, options, backend=backend.name)
+    traces = _traces(settings.otlp_endpoint)
     recall = Recall(state, secret=secret or secrets.token_bytes(32))
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     recent, hub = Recent(most=settings.recent_requests), Hub(view)
+    witnesses: list[Witness] = [metrics, tally, recent, hub]
+    if traces is not None:
+        witnesses.append(traces)
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally, recent, hub)),
+        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses),
         metrics=metrics,
         policies=policies,
         keyring=keyring,
@@ -114,7 +131,18 @@ def build_house(
         recent=recent,
         hub=hub,
         timeline=Timeline(state, hub, now=time.time),
+        traces=traces,
     )
+
+
+def _traces(endpoint: str | None) -> Tracing | None:
+    if endpoint is None:
+        return None
+    try:
+        from gateway.traces import Traces  # noqa: PLC0415 - an optional library, and slow to load
+    except ImportError as error:
+        raise ConfigError(f"--otlp-endpoint needs OpenTelemetry ({error}): pip install 'keepwarm[otel]'") from error
+    return Traces.towards(endpoint)
 
 
 def build_serving_app(house: House) -> web.Application:
@@ -131,6 +159,8 @@ def build_serving_app(house: House) -> web.Application:
             yield
         await house.backend.stop()
         await house.policies.state.close()
+        if house.traces is not None:
+            await asyncio.to_thread(house.traces.close)
         house.renderer.close()
 
     async def wind_down(_: web.Application) -> None:
@@ -242,7 +272,8 @@ async def metrics_page(request: web.Request) -> web.Response:
         stats = await asyncio.wait_for(backend.stats(), live.STATS_PATIENCE_S)
     except (EngineUnavailable, TimeoutError):
         stats = None
-    page = request.app[METRICS].exposition(stats, backend.restarts, degraded=request.app[POLICIES].state.degraded)
+    degraded = request.app[POLICIES].state.degraded
+    page = request.app[METRICS].exposition(stats, backend.restarts, degraded=degraded, card=backend.card)
     return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 

@@ -74,6 +74,9 @@ def serve(
     canonical_json: Annotated[Given, _option("canonical_json")] = None,
     normalise_telemetry: Annotated[Given, _option("normalise_telemetry")] = None,
     recent_requests: Annotated[Given, _option("recent_requests")] = None,
+    compat_metrics: Annotated[Given, _option("compat_metrics")] = None,
+    metrics_tenants: Annotated[Given, _option("metrics_tenants")] = None,
+    otlp_endpoint: Annotated[Given, _option("otlp_endpoint")] = None,
     config: Annotated[Given, _option("config")] = None,
     redis: Annotated[Given, _option("redis")] = None,
 ) -> None:

@@ -16,14 +16,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.config_values import (
+    Compat,
+    parse_compat,
     parse_count,
     parse_interval,
+    parse_names,
     parse_origins,
     parse_port,
     parse_redis,
     parse_size,
     parse_switch,
     parse_tool_format,
+    parse_url,
     parse_word,
 )
 from gateway.errors import ConfigError
@@ -83,6 +87,15 @@ class Settings:
     )
     recent_requests: int = _setting(
         "2000", parse_count, "Requests whose counts and times stay to be looked at, in 64 MiB at most; never text."
+    )
+    compat_metrics: Compat = _setting(  # noqa: RUF009 - a field like all others
+        "auto", parse_compat, "Whether /metrics has vLLM's names too: on, off, or auto: for the bundled engine."
+    )
+    metrics_tenants: tuple[str, ...] = _setting(
+        "", parse_names, "Tenants that /metrics tells apart, separated by commas; all others are one."
+    )
+    otlp_endpoint: str | None = _setting(
+        None, parse_url, "Collector that traces are sent to over OTLP/HTTP, such as http://localhost:4318."
     )
     config: Path | None = _setting(None, Path, "Configuration file, such as keepwarm.toml.")  # noqa: RUF009
     redis: str | None = _setting(
