@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -24,6 +24,8 @@ RETENTION_S = 400.0 * DAY
 SHORTEST_S = 50e-6  # of a duration that is told apart from nothing
 PARTS = 3  # buckets of a doubling: each is 26 % wide
 LAST = 27 * PARTS  # about two hours; what takes longer is in it too
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 Counts = Mapping[str, int]
 Cell = tuple[int | None, tuple[str, ...]]  # where a bucket begins, and the values of the fields
@@ -68,16 +70,16 @@ class Question:
     spans: tuple[Span, ...]
     bucket: int | None = None
     fields: tuple[str, ...] = ()
-    only: Mapping[str, str] = MappingProxyType({})  # field to the one value it must have
+    only: Mapping[str, str] = field(default_factory=lambda: NOTHING)  # field to the one value it must have
 
     def cell(self, start: int, place: Place) -> Cell:
         """Return which of the sums a row belongs to."""
         begin = None if self.bucket is None else start - start % self.bucket
-        return begin, tuple(getattr(place, field) for field in self.fields)
+        return begin, tuple(getattr(place, name) for name in self.fields)
 
     def asks(self, place: Place) -> bool:
         """Tell whether rows at this place are meant."""
-        return all(getattr(place, field) == value for field, value in self.only.items())
+        return all(getattr(place, name) == value for name, value in self.only.items())
 
 
 class LedgerStore(Protocol):

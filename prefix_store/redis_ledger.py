@@ -1,8 +1,8 @@
 """A ledger in a Redis that several gateways share: all of them add to the same rows.
 
 Owns: what of a ledger is stored under which key. How a call is made is `redis_link`'s, atomic steps are the scripts'.
-Rules: keys are digests and every one of them expires; a call is small, so that it keeps within the time-out and holds up
-nobody; while the server does not answer, nothing is added and nothing is pretended.
+Rules: keys are digests and every one of them expires; a call is small, so that it keeps within the time-out and
+holds up nobody; while the server does not answer, nothing is added and nothing is pretended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One SQLite file: looked at before it is opened, made complete before it gets its name.
 
-Owns: what a sound file is, and which tables are in one that holds state. Rule: a file that is foreign or broken is refused as it was
-found, never written over.
+Owns: what a sound file is, and which tables are in one that holds state. Rule: a file that is foreign or broken
+is refused as it was found, never written over.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Kind:
 STATE = Kind(
     application=APPLICATION_ID,
     schema=SCHEMA,
-    tables=f"{_TABLES}{_LATER}INSERT INTO meta VALUES (lower(hex(randomblob(8))), 0);",
+    tables=_TABLES + _LATER + "INSERT INTO meta VALUES (lower(hex(randomblob(8))), 0);",
     noun="state file",
     loss="no stored policies",
 )

@@ -1,8 +1,8 @@
 """A ledger in one SQLite file (WAL), or in memory: the embedded default.
 
 Owns: the one thread that touches the file. Several processes may share the file.
-Rules: the counts of a row are one large number with a lane of eight bytes for each name, so that adding rows up is adding
-numbers; a flush is one transaction, in which rows whose time is over go too.
+Rules: the counts of a row are one large number with a lane of eight bytes for each name, so that adding rows up is
+adding numbers; a flush is one transaction, in which rows whose time is over go too.
 """
 
 from __future__ import annotations
