@@ -146,7 +146,7 @@ async def _measured(folder: Path, advance: Advance) -> Result:
     backend = Immediate()
     state = await SqliteStore.open(":memory:")
     renderer = Renderer.load(folder)
-    house = build_house(Settings(port=0), backend, renderer, state)
+    house = build_house(Settings(port=0), backend, renderer, state, ledger=ledger)
     runner = web.AppRunner(build_serving_app(house), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -31,14 +31,17 @@ from gateway.diagnosis import Diagnosis
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import EVERYBODY, Keyring
-from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS, TALLY
+from gateway.keys import BACKEND, EXCHANGES, LEDGER, METRICS, POLICIES, PRICES, RENDERER, SETTINGS, TALLY
+from gateway.ledger import Ledger
 from gateway.metrics import Metrics
 from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
+from gateway.money import Prices
 from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.recall import Recall
 from gateway.tally import Tally
 from prefix_store.classes import CLASSES, RetentionClasses
+from prefix_store.ledger import LedgerStore
 from prefix_store.store import SharedState
 
 GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
@@ -60,6 +63,8 @@ class House:
     policies: Policies
     keyring: Keyring
     tally: Tally
+    ledger: Ledger
+    prices: Prices
     recall: Recall
 
 
@@ -69,6 +74,8 @@ def build_house(
     renderer: Renderer,
     state: SharedState,
     *,
+    ledger: LedgerStore,
+    prices: Prices | None = None,
     classes: RetentionClasses = CLASSES,
     keyring: Keyring | None = None,
     secret: bytes | None = None,
@@ -78,17 +85,20 @@ def build_house(
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
     tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
+    book = Ledger(ledger, policies, backend)
     recall = Recall(state, secret=secret or secrets.token_bytes(32))
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally)),
+        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally, book)),
         metrics=metrics,
         policies=policies,
         keyring=keyring,
         tally=tally,
+        ledger=book,
+        prices=prices or Prices(),
         recall=recall,
     )
 
@@ -98,10 +108,11 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
-        async with house.policies.following(), house.tally.flushing(), house.recall.flushing():
+        async with _kept_up(house):
             yield
         await house.backend.stop()
         await house.policies.state.close()
+        await house.ledger.store.close()
         house.renderer.close()
 
     async def wind_down(_: web.Application) -> None:
@@ -124,6 +135,18 @@ def build_serving_app(house: House) -> web.Application:
     app.router.add_get("/ready", ready)
     app.router.add_get("/openapi.json", openapi_http.describe)
     return app
+
+
+@contextlib.asynccontextmanager
+async def _kept_up(house: House) -> AsyncIterator[None]:
+    """Follow the policies, and hand over now and then what was counted and remembered."""
+    async with (
+        house.policies.following(),
+        house.tally.flushing(),
+        house.ledger.flushing(),
+        house.recall.flushing(),
+    ):
+        yield
 
 
 def _add_apis(router: web.UrlDispatcher) -> None:
@@ -158,6 +181,8 @@ def _furnish(app: web.Application, house: House) -> None:
     app[METRICS] = house.metrics
     app[POLICIES] = house.policies
     app[TALLY] = house.tally
+    app[LEDGER] = house.ledger
+    app[PRICES] = house.prices
     app[RENDERER] = house.renderer
     app.on_response_prepare.append(write_request_id)
 

@@ -45,6 +45,7 @@ def _described(name: str, configuration: Configuration, found: Mapping[str, Orig
         "keys": [{"id": key.id, "tenant": key.tenant} for key in file.keys],
         "classes": {klass: format_duration(length_s) for klass, length_s in file.classes.lengths_s.items()},
         "policies": [msgspec.to_builtins(policy) for policy in file.policies],
+        "rates": [msgspec.to_builtins(rates) for rates in file.rates],
         "redis": {part: text for part, text in file.redis.items() if part != "url"},
     }
 

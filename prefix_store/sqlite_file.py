@@ -53,7 +53,7 @@ class Kind:
 STATE = Kind(
     application=APPLICATION_ID,
     schema=SCHEMA,
-    tables=_TABLES + _LATER + "INSERT INTO meta VALUES (lower(hex(randomblob(8))), 0);",
+    tables="".join((_TABLES, _LATER, "INSERT INTO meta VALUES (lower(hex(randomblob(8))), 0);")),
     noun="state file",
     loss="no stored policies",
 )

@@ -48,7 +48,7 @@ def url(tokenizer_folder: Path) -> Iterator[str]:
     async def start() -> TestServer:
         backend = ScriptedBackend(Script(deltas=[(70, 71), (72,)]))
         state = await SqliteStore.open(":memory:")
-        house = build_house(Settings(), backend, Renderer.load(tokenizer_folder), state)
+        house = build_house(Settings(), backend, Renderer.load(tokenizer_folder), state, ledger=ledger)
         server = TestServer(build_serving_app(house))
         await server.start_server()
         return server
