@@ -18,6 +18,7 @@ from backports import zstd
 from gateway.app import build_house, build_serving_app
 from gateway.config import Settings
 from gateway.keyring import Key, Keyring
+from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.sqlite_store import SqliteStore
 from tests.gateway.conftest import Gateway, StartGateway
 from tests.gateway.scripted import Script, ScriptedBackend
