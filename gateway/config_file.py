@@ -1,7 +1,7 @@
 """The configuration file `keepwarm.toml`: read once at start, checked as a whole.
 
-Tables: `[server]` (settings that have a flag), `[[keys]]`, `[classes]`, `[[policies]]`, `[[rates]]`, `[redis]`. Knows no HTTP and
-opens no connection.
+Tables: `[server]` (settings that have a flag), `[[keys]]`, `[classes]`, `[[policies]]`, `[[rates]]`, `[redis]`. Knows
+no HTTP and opens no connection.
 Rule: a `FileConfig` that exists can be used; whatever is wrong is a `ConfigError` of one line with file, table and
 field. A file holds no secrets: those that are found are refused, naming the variable for them, and never repeated.
 """

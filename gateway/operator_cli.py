@@ -1,5 +1,4 @@
-"""The operators' commands: `keepwarm policy …`, `keepwarm purge`, `keepwarm entries`, `keepwarm stats`,
-`keepwarm usage`.
+"""The operators' commands: `keepwarm policy …`, `purge`, `entries`, `stats`, `usage`.
 
 Owns words, options and printing; what a command does is done by the admin API of a running gateway.
 Rule: with `--json` the API's answer is printed unchanged, so that `policy set --from` takes what `policy get --json`

@@ -135,7 +135,8 @@ def spans(start: float, end: float, *, bucket: int | None, now: float, retention
         fitting = [step for step in steps if at % step == 0 and is_kept(step, at, now, retention_s)] or [first]
         step = max((step for step in fitting if at + step <= end), default=fitting[0])
         count = _run(at, end, step, steps)
-        found.append(Span(step, at, at + count * step))
+        since = found.pop().start if found and found[-1].step == step else at
+        found.append(Span(step, since, at + count * step))
         at += count * step
     return tuple(found)
 

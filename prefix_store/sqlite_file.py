@@ -36,6 +36,8 @@ _LATER = """
     CREATE INDEX IF NOT EXISTS kept_until ON kept (forget_at);
 """  # what a file of the same schema may lack; older programs pass it over
 
+_FIRST_LIFE = "INSERT INTO meta VALUES (lower(hex(randomblob(8))), 0);"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -53,7 +55,7 @@ class Kind:
 STATE = Kind(
     application=APPLICATION_ID,
     schema=SCHEMA,
-    tables="".join((_TABLES, _LATER, "INSERT INTO meta VALUES (lower(hex(randomblob(8))), 0);")),
+    tables=_TABLES + _LATER + _FIRST_LIFE,
     noun="state file",
     loss="no stored policies",
 )
