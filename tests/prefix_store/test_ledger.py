@@ -120,4 +120,6 @@ def test_quantiles_are_within_one_bucket(durations: list[float], share: float) -
 
 def test_quantiles_of_empty_buckets_pass_them_over() -> None:
     """A bucket with a count of zero is never the answer."""
-    assert list(quantiles({0: 0, 3: 2, 9: 0}, [0.5, 1.0])) == pytest.approx([ceiling(2) * 2 ** (1 / 2 / PARTS), ceiling(3)])
+    assert list(quantiles({0: 0, 3: 2, 9: 0}, [0.5, 1.0])) == pytest.approx(
+        [ceiling(2) * 2 ** (1 / 2 / PARTS), ceiling(3)]
+    )
