@@ -38,9 +38,11 @@ from gateway.keys import (
     BACKEND,
     EXCHANGES,
     KEYRING,
+    LEDGER,
     LIVE,
     METRICS,
     POLICIES,
+    PRICES,
     RECALL,
     RECENT,
     RENDERER,
@@ -48,9 +50,11 @@ from gateway.keys import (
     TALLY,
     TIMELINE,
 )
+from gateway.ledger import Ledger
 from gateway.live import Hub
 from gateway.metrics import Metrics, MetricsOptions
 from gateway.middleware import account, envelop, identify, write_request_id
+from gateway.money import Prices
 from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.recall import Recall
@@ -59,6 +63,7 @@ from gateway.record import Witness
 from gateway.tally import Tally
 from gateway.timeline import Timeline
 from prefix_store.classes import CLASSES, RetentionClasses
+from prefix_store.ledger import LedgerStore
 from prefix_store.store import Json, SharedState
 
 GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
@@ -86,6 +91,8 @@ class House:
     policies: Policies
     keyring: Keyring
     tally: Tally
+    ledger: Ledger
+    prices: Prices
     recall: Recall
     recent: Recent
     hub: Hub
@@ -99,6 +106,8 @@ def build_house(
     renderer: Renderer,
     state: SharedState,
     *,
+    ledger: LedgerStore,
+    prices: Prices | None = None,
     classes: RetentionClasses = CLASSES,
     keyring: Keyring | None = None,
     secret: bytes | None = None,
@@ -112,10 +121,11 @@ def build_house(
     )
     metrics = Metrics(backend.model, options, backend=backend.name)
     traces = _traces(settings.otlp_endpoint)
+    book = Ledger(ledger, policies, backend)
     recall = Recall(state, secret=secret or secrets.token_bytes(32))
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     recent, hub = Recent(most=settings.recent_requests), Hub(view)
-    witnesses: list[Witness] = [metrics, tally, recent, hub]
+    witnesses: list[Witness] = [metrics, tally, book, recent, hub]
     if traces is not None:
         witnesses.append(traces)
     return House(
@@ -127,6 +137,8 @@ def build_house(
         policies=policies,
         keyring=keyring,
         tally=tally,
+        ledger=book,
+        prices=prices or Prices(),
         recall=recall,
         recent=recent,
         hub=hub,
@@ -150,15 +162,11 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
-        async with (
-            house.policies.following(),
-            house.timeline.following(house.backend),
-            house.tally.flushing(),
-            house.recall.flushing(),
-        ):
+        async with _kept_up(house):
             yield
         await house.backend.stop()
         await house.policies.state.close()
+        await house.ledger.store.close()
         if house.traces is not None:
             await asyncio.to_thread(house.traces.close)
         house.renderer.close()
@@ -183,6 +191,19 @@ def build_serving_app(house: House) -> web.Application:
     app.router.add_get("/ready", ready)
     app.router.add_get("/openapi.json", openapi_http.describe)
     return app
+
+
+@contextlib.asynccontextmanager
+async def _kept_up(house: House) -> AsyncIterator[None]:
+    """Follow the policies, and hand over now and then what was counted and remembered."""
+    async with (
+        house.policies.following(),
+        house.timeline.following(house.backend),
+        house.tally.flushing(),
+        house.ledger.flushing(),
+        house.recall.flushing(),
+    ):
+        yield
 
 
 def _add_apis(router: web.UrlDispatcher) -> None:
@@ -239,6 +260,8 @@ def _furnish(app: web.Application, house: House) -> None:
     app[RECENT] = house.recent
     app[LIVE] = house.hub
     app[TIMELINE] = house.timeline
+    app[LEDGER] = house.ledger
+    app[PRICES] = house.prices
     app[RENDERER] = house.renderer
     app.on_response_prepare.append(write_request_id)
 

@@ -1,4 +1,4 @@
-"""The operators' endpoints on aiohttp: policies, previews, purges, entries, retention, tree, stats, audit.
+"""The operators' endpoints on aiohttp: policies, previews, purges, entries, retention, tree, stats, audit, usage.
 
 Shapes are `shapes`' and `views`', decisions are the store's and the engine's.
 Rule: an answer is given when what it says is so: a policy is in the store and obeyed by the engine that runs, a purge
@@ -17,7 +17,7 @@ from aiohttp import web
 
 from engine.errors import EngineUnavailable
 from gateway import patience
-from gateway.admin import shapes, views
+from gateway.admin import shapes, usage, views
 from gateway.admin.answers import operator_of
 from gateway.admin.answers import told as _told
 from gateway.admin.shapes import AdminRefused, AuditQuery, DeleteQuery, PageQuery, PurgeBody
@@ -49,6 +49,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/admin/v1/tree", _told(tree))
     app.router.add_get("/admin/v1/stats", _told(stats))
     app.router.add_get("/admin/v1/audit", _told(audit))
+    app.router.add_get("/admin/v1/usage", _told(usage.usage))
 
 
 async def list_policies(request: web.Request) -> web.Response:
