@@ -21,6 +21,10 @@ from aiohttp import web
 
 from engine.errors import EngineUnavailable
 from gateway.admin.api import add_routes
+from gateway.advice.advise import Pool
+from gateway.advice.office import Office
+from gateway.advice.trace import Group
+from gateway.advice.traffic import Traffic
 from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
@@ -31,7 +35,7 @@ from gateway.diagnosis import Diagnosis
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import EVERYBODY, Keyring
-from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS, TALLY
+from gateway.keys import ADVICE, BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS, TALLY
 from gateway.metrics import Metrics
 from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
 from gateway.policies import Policies
@@ -61,6 +65,8 @@ class House:
     keyring: Keyring
     tally: Tally
     recall: Recall
+    traffic: Traffic
+    office: Office
 
 
 def build_house(
@@ -78,19 +84,38 @@ def build_house(
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
     tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
-    recall = Recall(state, secret=secret or secrets.token_bytes(32))
+    secret = secret or secrets.token_bytes(32)
+    recall = Recall(state, secret=secret)
+    traffic, office = _advice(settings, backend, policies, secret)
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally)),
+        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally, traffic)),
         metrics=metrics,
         policies=policies,
         keyring=keyring,
         tally=tally,
         recall=recall,
+        traffic=traffic,
+        office=office,
     )
+
+
+def _advice(settings: Settings, backend: Backend, policies: Policies, secret: bytes) -> tuple[Traffic, Office]:
+    def pool() -> Pool:
+        card = backend.card
+        if card is None:
+            return Pool()
+        return Pool(blocks=card.blocks, block_tokens=card.block_tokens, bytes_per_token=card.kv_bytes_per_token)
+
+    def kept(group: Group) -> tuple[str | None, float]:
+        policy = policies.known.govern(model=group.model, tenant=group.tenant)
+        return policy.default_ttl, policy.default_s or 0.0
+
+    traffic = Traffic(secret=secret, block_tokens=lambda: pool().block_tokens, ttl=kept, file=settings.traffic_log)
+    return traffic, Office(traffic, ttl_s=lambda group: kept(group)[1], pool=pool)
 
 
 def build_serving_app(house: House) -> web.Application:
@@ -98,7 +123,12 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
-        async with house.policies.following(), house.tally.flushing(), house.recall.flushing():
+        async with (
+            house.policies.following(),
+            house.tally.flushing(),
+            house.recall.flushing(),
+            house.traffic.flushing(),
+        ):
             yield
         await house.backend.stop()
         await house.policies.state.close()
@@ -158,6 +188,7 @@ def _furnish(app: web.Application, house: House) -> None:
     app[METRICS] = house.metrics
     app[POLICIES] = house.policies
     app[TALLY] = house.tally
+    app[ADVICE] = house.office
     app[RENDERER] = house.renderer
     app.on_response_prepare.append(write_request_id)
 

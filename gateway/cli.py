@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.config import SETTINGS, Settings, cache_dir, state_dir
 from gateway.config_file import Configuration, read_configuration
+from gateway.advice.cli import advise
 from gateway.errors import ConfigError
 from gateway.operator_cli import operators
 
@@ -39,6 +40,7 @@ app = typer.Typer(
 config_app = typer.Typer(name="config", help="The configuration file.", no_args_is_help=True)
 app.add_typer(config_app)
 app.add_typer(operators)
+app.command()(advise)
 
 
 def _option(name: str) -> Any:
@@ -73,6 +75,7 @@ def serve(
     tool_format: Annotated[Given, _option("tool_format")] = None,
     canonical_json: Annotated[Given, _option("canonical_json")] = None,
     normalise_telemetry: Annotated[Given, _option("normalise_telemetry")] = None,
+    traffic_log: Annotated[Given, _option("traffic_log")] = None,
     config: Annotated[Given, _option("config")] = None,
     redis: Annotated[Given, _option("redis")] = None,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
+from gateway.advice.office import Office
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.errors import Problem
@@ -17,6 +18,7 @@ from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.tally import Tally
 
+ADVICE: Final = web.AppKey("advice", Office)
 SETTINGS: Final = web.AppKey("settings", Settings)
 BACKEND: Final = web.AppKey("backend", Backend)
 EXCHANGES: Final = web.AppKey("exchanges", Exchanges)

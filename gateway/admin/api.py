@@ -18,6 +18,7 @@ from aiohttp import web
 
 from engine.errors import EngineUnavailable
 from gateway.admin import shapes
+from gateway.admin.advice import advice
 from gateway.admin.shapes import AdminRefused, AuditQuery, DeleteQuery, PageQuery, PurgeBody
 from gateway.api import openai_chat
 from gateway.errors import BadRequest, UnknownModel
@@ -45,6 +46,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/admin/v1/entries", _told(entries))
     app.router.add_get("/admin/v1/stats", _told(stats))
     app.router.add_get("/admin/v1/audit", _told(audit))
+    app.router.add_get("/admin/v1/advice", _told(advice))
 
 
 def _told(handler: Handler) -> Handler:

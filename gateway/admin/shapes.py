@@ -107,7 +107,7 @@ def purge_body(body: bytes, classes: RetentionClasses) -> PurgeBody:
 
 def query(given: Mapping[str, str], kind: type[Q]) -> Q:
     """Read a query string. Raises AdminRefused naming the field."""
-    _known(given, kind.__struct_fields__)
+    _known(given, kind.__struct_encode_fields__)
     return _convert(dict(given), kind, strict=False)
 
 

@@ -19,8 +19,10 @@ from prefix_store.retention import format_duration, parse_duration
 from prefix_store.reuse import ENDLESS, PARTS, Estimate, Reuse, Use, Whole, scaled
 
 LADDER_S = tuple(map(parse_duration, ("1m", "5m", "15m", "30m", "1h", "4h", "24h")))
-GRID_S = (1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700, 3600, 5400, 7200)
-GRID_S += (10_800, 14_400, 21_600, 28_800, 43_200, 86_400)
+GRID_S = (
+    *(1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700),
+    *(3600, 5400, 7200, 10_800, 14_400, 21_600, 28_800, 43_200, 86_400),
+)
 STEPS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # of the present capacity
 LEAST_REQUESTS = 100
 ENOUGH = 0.8  # of the gain that can be had

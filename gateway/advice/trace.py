@@ -13,7 +13,7 @@ import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, BinaryIO, NamedTuple
+from typing import Annotated, BinaryIO, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -59,6 +59,11 @@ class MooncakeLine(msgspec.Struct, frozen=True, kw_only=True):
 
 MOONCAKE = Group(tenant="default", model="trace")
 
+_FORMATS: Final[tuple[Callable[[bytes], LogLine], Callable[[bytes], MooncakeLine]]] = (
+    msgspec.json.Decoder(LogLine).decode,
+    msgspec.json.Decoder(MooncakeLine).decode,
+)
+
 
 def read_trace(
     path: Path,
@@ -73,7 +78,7 @@ def read_trace(
     """
     try:
         with path.open("rb") as raw:
-            lines: BinaryIO = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if raw.peek(2)[:2] == GZIP else raw  # type: ignore[arg-type]
+            lines: BinaryIO = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if raw.peek(2)[:2] == GZIP else raw
             yield from _uses(path, lines, raw, ttl, limit, advance)
             advance(raw.tell())
     except (OSError, EOFError) as error:
@@ -88,17 +93,17 @@ def _uses(
     limit: Callable[[], int],
     advance: Callable[[int], object],
 ) -> Iterator[Use]:
-    decoder: msgspec.json.Decoder[LogLine] | msgspec.json.Decoder[MooncakeLine] | None = None
+    decode: Callable[[bytes], LogLine | MooncakeLine] | None = None
     latest = 0
     for number, line in enumerate(lines, 1):
         if number % EVERY == 0:
             advance(raw.tell())
         if line.isspace():
             continue
-        if decoder is None:
-            decoder = msgspec.json.Decoder(MooncakeLine if b'"hash_ids"' in line else LogLine)
+        if decode is None:
+            decode = _FORMATS[b'"hash_ids"' in line]
         try:
-            read = decoder.decode(line)
+            read = decode(line)
             use = _mooncake(read, ttl, limit()) if isinstance(read, MooncakeLine) else _logged(read, ttl, limit())
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             raise Unreadable(f"{path}, line {number}: {error}") from error
