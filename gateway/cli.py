@@ -20,9 +20,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gateway.advice.cli import advise
 from gateway.config import SETTINGS, Settings, cache_dir, state_dir
 from gateway.config_file import Configuration, read_configuration
-from gateway.advice.cli import advise
 from gateway.errors import ConfigError
 from gateway.operator_cli import operators
 

@@ -30,7 +30,7 @@ HASH_BITS = 64
 WHOLE = 1 << HASH_BITS
 PARTS = 16  # of the sampled hash space, by the hash's last bits
 SPREAD = 2.131  # Student's t with PARTS − 1 degrees of freedom, 95 % two-sided
-MOST = 1 << 17  # blocks known at a time
+MOST = 1 << 18  # blocks known at a time
 ENDLESS = math.inf
 
 

@@ -211,7 +211,7 @@ class Adviser:
             f"{whose}: {words[0]} → {words[1]}: {read_now:.1%} → {read_then:.1%} of prompt tokens read{grown}",
             "GB·h not known" if gb_hours is None else f"{gb_hours:+,.3g} GB·h",
             *([] if money is None else [f"net {money.amount:+,.2f} {money.currency}"]),
-            f"± {change.error / whole.tokens:.1%}, from {whole.requests:,} requests in {label(self._span_s)}",
+            f"± {change.error / whole.tokens:.1%}, from {whole.requests:,} requests in {span(self._span_s)}",
         ]
         return Advice(
             kind=kind,
@@ -297,6 +297,13 @@ def band(read: Estimate, tokens: int) -> dict[str, float | None]:
     """Return a read ratio between its bounds."""
     low, high = max(read.tokens - read.error, 0.0), min(read.tokens + read.error, float(tokens))
     return {"read_ratio": read.tokens / tokens, "low": low / tokens, "high": high / tokens}
+
+
+def span(seconds: float) -> str:
+    """Spell how long the traffic took, to the minute where it took one."""
+    return (
+        format_duration(round(seconds / 60) * 60 if seconds >= 60 else round(seconds, 1)) if seconds else "an instant"
+    )  # noqa: PLR2004
 
 
 def label(seconds: float) -> str:

@@ -117,7 +117,7 @@ def _checked(path: Path, advice: Json, wanted: Wanted, ttl_s: float) -> Json:
             now.feed(use)
             then.feed(use)
             group = use.group
-            if isinstance(group, Group) and advice["tenant"] in {None, group.tenant}:
+            if isinstance(group, Group) and _meant(advice, group):
                 sums = [sums[0] + now.read - before[0], sums[1] + then.read - before[1]]
     return {
         "kind": kind,
@@ -126,6 +126,10 @@ def _checked(path: Path, advice: Json, wanted: Wanted, ttl_s: float) -> Json:
         "error": advice["error"],
         "replayed": sums[1] - sums[0],
     }
+
+
+def _meant(advice: Json, group: Group) -> bool:
+    return advice["tenant"] in {None, group.tenant} and advice["model"] in {None, group.model}
 
 
 @contextmanager
@@ -193,7 +197,7 @@ def _table(advice: list[Json]) -> Table:
             f"{one['read_then']:.1%}",
             f"{one['read_tokens_delta']:+,}",
             f"{one['error']:,}",
-            "–" if one["gb_hours_delta"] is None else f"{one['gb_hours_delta']:+,.3g}",
-            "–" if net is None else f"{net['amount']:+,.2f} {net['currency']}",
+            "-" if one["gb_hours_delta"] is None else f"{one['gb_hours_delta']:+,.3g}",
+            "-" if net is None else f"{net['amount']:+,.2f} {net['currency']}",
         )
     return table

@@ -34,11 +34,11 @@ def svg(curve: Sequence[Point], title: str) -> str:
     lower = [f"{x:.1f},{_up(point['low']):.1f}" for x, point in zip(places, curve, strict=True)]
     middle = [f"{x:.1f},{_up(point['read_ratio']):.1f}" for x, point in zip(places, curve, strict=True)]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        'font-family="system-ui, sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
+        "<style>text { font: 11px system-ui, sans-serif }</style>",
         f"<title>{escape(title)}</title>",
         '<rect width="100%" height="100%" fill="#ffffff"/>',
-        f'<text x="{EDGE}" y="20" font-size="14">{escape(title)}</text>',
+        f'<text x="{EDGE}" y="20">{escape(title)}</text>',
     ]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = _up(share)
@@ -51,7 +51,7 @@ def svg(curve: Sequence[Point], title: str) -> str:
     for x, point in zip(places, curve, strict=True):
         name = escape(label(point["ttl_s"]))
         parts.append(f'<circle cx="{x:.1f}" cy="{_up(point["read_ratio"]):.1f}" r="3" fill="{TEAL}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - EDGE + 18}" text-anchor="middle" font-size="9">{name}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - EDGE + 18}" text-anchor="middle">{name}</text>')
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
 
