@@ -24,6 +24,10 @@ from engine.errors import EngineUnavailable
 from gateway.admin import about, api, events, live, requests
 from gateway.admin.guard import guards, harden
 from gateway.admin.view import view
+from gateway.advice.advise import Pool
+from gateway.advice.office import Office
+from gateway.advice.trace import Group
+from gateway.advice.traffic import Traffic
 from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
@@ -35,6 +39,7 @@ from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import EVERYBODY, Keyring
 from gateway.keys import (
+    ADVICE,
     BACKEND,
     EXCHANGES,
     KEYRING,
@@ -98,6 +103,8 @@ class House:
     hub: Hub
     timeline: Timeline
     traces: Tracing | None
+    traffic: Traffic
+    office: Office
 
 
 def build_house(
@@ -122,10 +129,12 @@ def build_house(
     metrics = Metrics(backend.model, options, backend=backend.name)
     traces = _traces(settings.otlp_endpoint)
     book = Ledger(ledger, policies, backend)
-    recall = Recall(state, secret=secret or secrets.token_bytes(32))
+    secret = secret or secrets.token_bytes(32)
+    recall = Recall(state, secret=secret)
+    traffic, office = _advice(settings, backend, policies, secret)
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     recent, hub = Recent(most=settings.recent_requests), Hub(view)
-    witnesses: list[Witness] = [metrics, tally, book, recent, hub]
+    witnesses: list[Witness] = [metrics, tally, book, traffic, recent, hub]
     if traces is not None:
         witnesses.append(traces)
     return House(
@@ -144,6 +153,8 @@ def build_house(
         hub=hub,
         timeline=Timeline(state, hub, now=time.time),
         traces=traces,
+        traffic=traffic,
+        office=office,
     )
 
 
@@ -155,6 +166,21 @@ def _traces(endpoint: str | None) -> Tracing | None:
     except ImportError as error:
         raise ConfigError(f"--otlp-endpoint needs OpenTelemetry ({error}): pip install 'keepwarm[otel]'") from error
     return Traces.towards(endpoint)
+
+
+def _advice(settings: Settings, backend: Backend, policies: Policies, secret: bytes) -> tuple[Traffic, Office]:
+    def pool() -> Pool:
+        card = backend.card
+        if card is None:
+            return Pool()
+        return Pool(blocks=card.blocks, block_tokens=card.block_tokens, bytes_per_token=card.kv_bytes_per_token)
+
+    def kept(group: Group) -> tuple[str | None, float]:
+        policy = policies.known.govern(model=group.model, tenant=group.tenant)
+        return policy.default_ttl, policy.default_s or 0.0
+
+    traffic = Traffic(secret=secret, block_tokens=lambda: pool().block_tokens, ttl=kept, file=settings.traffic_log)
+    return traffic, Office(traffic, ttl_s=lambda group: kept(group)[1], pool=pool)
 
 
 def build_serving_app(house: House) -> web.Application:
@@ -202,6 +228,7 @@ async def _kept_up(house: House) -> AsyncIterator[None]:
         house.tally.flushing(),
         house.ledger.flushing(),
         house.recall.flushing(),
+        house.traffic.flushing(),
     ):
         yield
 
@@ -262,6 +289,7 @@ def _furnish(app: web.Application, house: House) -> None:
     app[TIMELINE] = house.timeline
     app[LEDGER] = house.ledger
     app[PRICES] = house.prices
+    app[ADVICE] = house.office
     app[RENDERER] = house.renderer
     app.on_response_prepare.append(write_request_id)
 

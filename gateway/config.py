@@ -97,6 +97,9 @@ class Settings:
     otlp_endpoint: str | None = _setting(
         None, parse_url, "Collector that traces are sent to over OTLP/HTTP, such as http://localhost:4318."
     )
+    traffic_log: Path | None = _setting(  # noqa: RUF009 - a field like all others
+        None, Path, "File that each prompt's keyed block hashes are appended to, for `keepwarm advise --trace`."
+    )
     config: Path | None = _setting(None, Path, "Configuration file, such as keepwarm.toml.")  # noqa: RUF009
     redis: str | None = _setting(
         None, parse_redis, "Redis that several gateways share, such as redis://host:6379/0.", secret=True
