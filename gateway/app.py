@@ -30,7 +30,7 @@ from gateway.cors import preflights, reveals
 from gateway.diagnosis import Diagnosis
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
-from gateway.keyring import EVERYBODY, Keyring
+from gateway.keyring import Keyring
 from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS, TALLY
 from gateway.metrics import Metrics
 from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
@@ -77,7 +77,7 @@ def build_house(
     metrics = Metrics(backend.model)
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
-    tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
+    tally = Tally(state, keyring.tenants)
     recall = Recall(state, secret=secret or secrets.token_bytes(32))
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     return House(

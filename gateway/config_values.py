@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from gateway.tools.choose import SETTINGS as TOOL_FORMATS
+from prefix_store.classes import NAME_LENGTH, is_name
 from prefix_store.redis_settings import RedisSettings
 from prefix_store.retention import parse_duration
 from prefix_store.store import StateRefused
@@ -82,6 +83,19 @@ def parse_origins(text: str) -> frozenset[str]:
         if origin != "*" and _ORIGIN.fullmatch(origin) is None:
             raise ValueError(f"expected an origin such as https://app.example, not {origin!r}")
     return origins
+
+
+def parse_tenants(text: str) -> tuple[str, ...]:
+    """Take names of tenants, separated by commas, each once; `default` is everybody else's."""
+    names = tuple(filter(None, (part.strip() for part in text.split(","))))
+    for place, name in enumerate(names):
+        if not is_name(name):
+            raise ValueError(f"{name!r} is not a name of 1 to {NAME_LENGTH} letters, digits, '.', '_', '-'")
+        if name == "default":
+            raise ValueError("'default' is the tenant of whoever names none")
+        if name in names[:place]:
+            raise ValueError(f"{name!r} stands twice")
+    return names
 
 
 def parse_tool_format(text: str) -> str:
