@@ -105,6 +105,8 @@ def demo(
     """Show on a real conversation what the cache saves, or fill the page with an hour of traffic."""
     from gateway import demo as show  # noqa: PLC0415 - only this command needs it
 
+    if minutes != minutes:  # noqa: PLR0124 - not a number is in no range
+        _give_up("--minutes: expected a number from 0.05 to 60")
     if traffic:
         raise typer.Exit(
             show.run_traffic(url=url, admin_url=admin_url, minutes=minutes, seed=seed, keep=keep, as_json=json)

@@ -106,7 +106,7 @@ class Asker:
         try:
             async with self._session.post(self._url + PATHS[send.api], json=body, headers=_headers(send)) as response:
                 if not response.ok:
-                    said = _message(await response.read())
+                    said = message_of(await response.read())
                     return Told(send=send, outcome=_outcome(response.status), status=response.status, said=said)
                 return await self._read(send, _events(response), began)
         except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
@@ -160,7 +160,7 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[_Event]:
 def _piece(event: _Event) -> str | None:
     """Return the text of an event, "" for a piece of a call, None where it carries nothing of the answer."""
     for delta in (*(choice.delta for choice in event.choices), *((event.delta,) if event.delta else ())):
-        said = delta.content or delta.text
+        said: str | None = delta.content or delta.text
         if said:
             return said
         if delta.tool_calls or delta.partial_json:
@@ -185,7 +185,8 @@ def _outcome(status: int) -> Outcome:
     return "refused" if OUR_FAULT <= status < THEIR_FAULT and status != BUSY else "failed"
 
 
-def _message(body: bytes) -> str:
+def message_of(body: bytes) -> str:
+    """Return an error's text, in whichever API's envelope it came."""
     try:
         said: str = msgspec.json.decode(body, type=_ErrorBody).error.message
     except msgspec.DecodeError:

@@ -36,7 +36,7 @@ DRY_RUN: Final = 56.0
 
 DENSITIES: Final = (1.0, 0.75, 0.5, 0.25)  # shares of the conversations, fullest first
 BUSY: Final = 0.6  # the share of the time that the engine may be at work for a density to fit
-ANSWER_WEIGHT: Final = 15  # decoding one token takes about as long as so many tokens of a prompt
+ANSWER_WEIGHT: Final = 35  # decoding one token takes about as long as so many tokens of a prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +131,16 @@ def scene(minute: float) -> str:
 def plan(seed: int, density: float = 1.0) -> Plan:
     """Make the hour. `density` is the share of conversations that are held."""
     dice = random.Random(seed)  # noqa: S311 - traffic, not secrets
-    support = _thinned(list(_support(dice)), density)
-    coding = _thinned(list(_coding(dice)), density)
-    reports = _thinned(list(_reports(dice)), density)
-    return Plan(seed=seed, density=density, talks=(*support, *coding, *reports), acts=ACTS)
+    talks = [
+        talk
+        for all_talks, order in (
+            (list(_support(dice)), _SUPPORT_ORDER),
+            (list(_coding(dice)), _CODING_ORDER),
+            (list(_reports(dice)), _REPORTS_ORDER),
+        )
+        for talk in _thinned(all_talks, order, density)
+    ]
+    return Plan(seed=seed, density=density, talks=tuple(talks), acts=ACTS)
 
 
 def fitting(seed: int, *, tokens_per_s: float | None, seconds: float) -> Plan:
@@ -156,17 +162,17 @@ ACTS: Final = (
     Act(minute=DRY_RUN, kind="dry_run", title="demo: what a purge of the reports would forget"),
 )
 
-_SUPPORT_TALKS: Final = 8
+_SUPPORT_ORDER: Final = (1, 5, 3, 7, 0, 6, 2, 4)  # which conversations stay longest when a plan is thinned
 _SUPPORT_TURNS: Final = 5
-_CODING_TALKS: Final = 6
+_CODING_ORDER: Final = (3, 0, 4, 1, 5, 2)  # the third is held under the bad deploy
 _CODING_TURNS: Final = 6
-_REPORTS: Final = 2
+_REPORTS_ORDER: Final = (0, 1)
 _REPORTS_EVERY: Final = 5.0
 
 
 def _support(dice: random.Random) -> Iterator[tuple[Send, ...]]:
     """Conversations of a help desk; each third has a pause longer than the TTL, and a customer leaves now and then."""
-    for number in range(_SUPPORT_TALKS):
+    for number in range(len(_SUPPORT_ORDER)):
         minute = 0.5 + 6.0 * number + dice.uniform(0.0, 1.0)
         sends = []
         for turn in range(_SUPPORT_TURNS):
@@ -191,7 +197,7 @@ def _support(dice: random.Random) -> Iterator[tuple[Send, ...]]:
 
 def _coding(dice: random.Random) -> Iterator[tuple[Send, ...]]:
     """Sessions of a coding agent, on both APIs in turn; one call asks for a model that nobody serves."""
-    for number in range(_CODING_TALKS):
+    for number in range(len(_CODING_ORDER)):
         minute = 1.0 + 9.0 * number + dice.uniform(0.0, 0.5)
         sends = []
         for turn in range(_CODING_TURNS):
@@ -219,7 +225,7 @@ def _coding(dice: random.Random) -> Iterator[tuple[Send, ...]]:
 
 def _reports(dice: random.Random) -> Iterator[tuple[Send, ...]]:
     """Come back, again and again, just after their TTL has passed."""
-    for number in range(_REPORTS):
+    for number in range(len(_REPORTS_ORDER)):
         first = 2.0 + 2.5 * number
         runs = int((HOUR - first) // _REPORTS_EVERY)
         yield tuple(
@@ -236,7 +242,7 @@ def _reports(dice: random.Random) -> Iterator[tuple[Send, ...]]:
         )
 
 
-def _thinned(talks: list[tuple[Send, ...]], density: float) -> list[tuple[Send, ...]]:
-    """Leave whole conversations out, evenly over the hour; one always stays."""
-    keep = max(1, round(len(talks) * density))
-    return [talks[place * len(talks) // keep] for place in range(keep)]
+def _thinned(talks: list[tuple[Send, ...]], order: tuple[int, ...], density: float) -> list[tuple[Send, ...]]:
+    """Leave whole conversations out, the last of `order` first; one always stays."""
+    keep = sorted(order[: max(1, round(len(order) * density))])
+    return [talks[place] for place in keep]

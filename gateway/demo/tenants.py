@@ -69,15 +69,12 @@ def body(send: Send, history: History, *, model: str, clock: str) -> Json:
     }
 
 
-def warming(model: str) -> Json:
-    """Return the body that makes the coding agent's prompt warm before the hour begins; its cost tells the speed."""
-    return {
-        "model": model,
-        "messages": [{"role": "system", "content": AGENT}, {"role": "user", "content": question(CODING, 0, 0)}],
-        "tools": TOOLS,
-        "temperature": 0,
-        "prompt_cache_options": {"prewarm": True},
-    }
+def warmings(model: str) -> list[tuple[str, Json]]:
+    """Return who makes which prompt warm before the hour begins: the agent and the first report."""
+    prewarm = {"model": model, "temperature": 0, "prompt_cache_options": {"prewarm": True}}
+    agent = [{"role": "system", "content": AGENT}, {"role": "user", "content": question(CODING, 0, 0)}]
+    report = [{"role": "system", "content": _report(0)}, {"role": "user", "content": question(REPORTS, 0, 0)}]
+    return [(CODING, {**prewarm, "messages": agent, "tools": TOOLS}), (REPORTS, {**prewarm, "messages": report})]
 
 
 def question(tenant: str, talk: int, turn: int) -> str:
@@ -93,10 +90,14 @@ def _said(send: Send, history: History, clock: str) -> tuple[str, list[tuple[str
     talk = int(send.talk.rpartition("-")[2])
     asked = ("user", question(send.tenant, talk, send.turn))
     if send.tenant == REPORTS:  # each run stands alone
-        return f"Report {'AB'[talk % 2]}. {_REPORT}\n\n{_chapters(9 + 3 * talk, 2)}", [asked]
+        return _report(talk), [asked]
     system = HELP_DESK if send.tenant == SUPPORT else AGENT
     stamp = f"Now: 2026-03-02T{clock}:{send.turn * 7 % 60:02d}Z. " if send.stamped else ""
     return stamp + system, [*history, asked]
+
+
+def _report(talk: int) -> str:
+    return f"Report {'AB'[talk % 2]}. {_REPORT}\n\n{_chapters(9 + 3 * talk, 2)}"
 
 
 def _messages_body(send: Send, model: str, system: str, turns: Sequence[tuple[str, str]]) -> Json:

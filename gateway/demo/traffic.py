@@ -20,13 +20,13 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from gateway.demo.asking import Asker, Told
+from gateway.demo.asking import Asker, Told, message_of
 from gateway.demo.conversation import CONNECT_S, SILENCE_S, connected
 from gateway.demo.errors import DemoError
 from gateway.demo.operating import Operator
 from gateway.demo.scenario import HOUR, Act, Pace, Plan, Send, fitting, scene
 from gateway.demo.server import DEFAULT_URL, server_at
-from gateway.demo.tenants import body, policies, reports_policy, warming
+from gateway.demo.tenants import body, policies, reports_policy, warmings
 from gateway.demo.traffic_report import TrafficReport, print_traffic, traffic_json
 
 INTERRUPTED: Final = 130
@@ -91,7 +91,7 @@ async def play(wanted: Wanted, operator: Operator, model: str, progress: Progres
     async with aiohttp.ClientSession(timeout=patience, connector=connector) as session:
         try:
             stored = [await operator.put(policy) for policy in policies(pace)]
-            progress.update(bar, description="making the coding agent's prompt warm, to see how fast the engine is")
+            progress.update(bar, description="making two prompts warm, to see how fast the engine is")
             speed = await _speed(session, wanted.url, model)
             plan = fitting(wanted.seed, tokens_per_s=speed, seconds=pace.seconds(HOUR))
             stage = _Stage(Asker(session, wanted.url), operator, plan, pace, model)
@@ -130,21 +130,27 @@ class _Warmed(msgspec.Struct):
 
 
 async def _speed(session: aiohttp.ClientSession, url: str, model: str) -> float | None:
-    """Return prompt tokens a second, or None where the prompt was warm already."""
-    headers = {"Authorization": "Bearer coding"}
+    """Make prompts warm; return prompt tokens a second in the faster case, or None where all were warm already."""
+    speeds = []
+    for tenant, wanted in warmings(model):
+        told = await _warmed(session, url, tenant, wanted)
+        if told.computed_tokens >= FEW_TOKENS and told.timings.prefill_ms > 0:
+            speeds.append(told.computed_tokens * 1000 / told.timings.prefill_ms)
+    return max(speeds, default=None)
+
+
+async def _warmed(session: aiohttp.ClientSession, url: str, tenant: str, wanted: dict[str, Any]) -> _Extension:
+    headers = {"Authorization": f"Bearer {tenant}"}
     try:
-        async with session.post(f"{url}/v1/chat/completions", json=warming(model), headers=headers) as response:
+        async with session.post(f"{url}/v1/chat/completions", json=wanted, headers=headers) as response:
             answer = await response.read()
             if not response.ok:
-                raise DemoError(f"{url} refused to make a prompt warm ({response.status}): {answer.decode()[:300]}")
-        warmed = msgspec.json.decode(answer, type=_Warmed).keepwarm
+                raise DemoError(f"{url} refused to make a prompt warm ({response.status}): {message_of(answer)}")
+        return msgspec.json.decode(answer, type=_Warmed).keepwarm
     except msgspec.DecodeError as error:
         raise DemoError(f"{url} does not answer as Keepwarm does: {error}") from error
     except (aiohttp.ClientError, TimeoutError) as error:
         raise DemoError(f"{url} broke off: {str(error) or type(error).__name__}") from error
-    if warmed.computed_tokens < FEW_TOKENS or warmed.timings.prefill_ms <= 0:
-        return None
-    return warmed.computed_tokens * 1000 / warmed.timings.prefill_ms
 
 
 class _Stage:

@@ -74,12 +74,12 @@ class Sums:
     first_token: dict[str, Waits | None]
 
 
-def sums(tenant: str, told: Sequence[Told]) -> Sums:
-    """Add up what one tenant's answers said. A request that read at least one token is a hit."""
+def sums(tenant: str, told: Sequence[Told], least: int) -> Sums:
+    """Add up what one tenant's answers said. A request is a hit that read at least `least` tokens."""
     own = [one for one in told if one.send.tenant == tenant]
     reported = [(one, one.prompt, one.read) for one in own if one.prompt is not None and one.read is not None]
     prompt, read = sum(tokens for _, tokens, _ in reported), sum(tokens for *_, tokens in reported)
-    hits = [one for one, _, tokens in reported if tokens]
+    hits = [one for one, _, tokens in reported if tokens >= least]
     missed: Counter[str] = Counter()
     for one in own:
         missed.update(one.missed)
@@ -100,9 +100,14 @@ def sums(tenant: str, told: Sequence[Told]) -> Sums:
         main_miss=ranked[0][0] if ranked else None,
         first_token={
             "hit": _waits(hits),
-            "miss": _waits([one for one, _, tokens in reported if not tokens]),
+            "miss": _waits([one for one, _, tokens in reported if tokens < least]),
         },
     )
+
+
+def _by_tenant(report: TrafficReport) -> list[Sums]:
+    least = {policy["tenant"]: int(policy["min_tokens"]) for policy in report.policies}
+    return [sums(tenant, report.told, least[tenant]) for tenant in TENANTS]
 
 
 def _waits(told: Sequence[Told]) -> Waits | None:
@@ -123,7 +128,7 @@ def traffic_json(report: TrafficReport) -> str:
         "tokens_per_s": None if report.tokens_per_s is None else round(report.tokens_per_s, 1),
         "planned": len(report.plan.sends),
         "left_out": report.left_out,
-        "tenants": [asdict(sums(tenant, report.told)) for tenant in TENANTS],
+        "tenants": [asdict(one) for one in _by_tenant(report)],
         "errors": _errors(report.told),
         "policies": report.policies,
         "removed": report.removed,
@@ -149,7 +154,7 @@ def print_traffic(console: Console, report: TrafficReport) -> None:
 VIEWS = (
     ("Overview", "the read ratio falls with the bad deploy and rises when the reports' TTL is raised"),
     ("Tokens", "by tenant: what was read, written by class, and computed for nothing"),
-    ("Misses", f"{'`system`'} at a time in the coding agent's prompt; `expired` in the reports"),
+    ("Misses", "system: a time in the coding agent's prompt; expired: the reports"),
     ("Retention", "the reports come back just after their TTL: compare it with the reuse gap"),
     ("Requests", "filter by tenant; a cancelled one, a refused one, and the strip of each prompt"),
     ("Tree", "one trunk for each tenant's system prompt, conversations as its branches"),
@@ -160,12 +165,12 @@ def _table(report: TrafficReport) -> Table:
     title = f"An hour in {report.pace.minutes:g} minutes on {escape(report.model)}"
     table = Table(title=title, box=box.SIMPLE_HEAD)
     table.add_column("tenant", no_wrap=True)
-    for heading in ("requests", "read, by tokens", "by requests"):
+    for heading in ("requests", "tokens read", "requests read"):
         table.add_column(heading, justify="right")
-    table.add_column("main miss")
-    for heading in ("first token, hit", "miss"):
+    table.add_column("main miss", no_wrap=True)
+    for heading in ("hit p50", "miss p50"):
         table.add_column(heading, justify="right")
-    for one in (sums(tenant, report.told) for tenant in TENANTS):
+    for one in _by_tenant(report):
         table.add_row(
             one.tenant,
             str(one.requests),
@@ -175,7 +180,10 @@ def _table(report: TrafficReport) -> Table:
             _wait(one.first_token["hit"]),
             _wait(one.first_token["miss"]),
         )
-    table.caption = "read: of answers that told their usage. first token: median, as the client waited."
+    table.caption = (
+        "read: shares, of the answers that told their usage.\n"
+        "p50: median wait for the first token, of requests that read and of those that did not."
+    )
     return table
 
 
