@@ -20,7 +20,9 @@ import structlog
 from aiohttp import web
 
 from engine.errors import EngineUnavailable
-from gateway.admin.api import add_routes
+from gateway.admin import about, api, events, live, requests
+from gateway.admin.guard import guards, harden
+from gateway.admin.view import view
 from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
@@ -31,19 +33,34 @@ from gateway.diagnosis import Diagnosis
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import Keyring
-from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RENDERER, SETTINGS, TALLY
+from gateway.keys import (
+    BACKEND,
+    EXCHANGES,
+    KEYRING,
+    LIVE,
+    METRICS,
+    POLICIES,
+    RECALL,
+    RECENT,
+    RENDERER,
+    SETTINGS,
+    TALLY,
+    TIMELINE,
+)
+from gateway.live import Hub
 from gateway.metrics import Metrics
-from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
+from gateway.middleware import account, envelop, identify, write_request_id
 from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.recall import Recall
+from gateway.recent import Recent
 from gateway.tally import Tally
+from gateway.timeline import Timeline
 from prefix_store.classes import CLASSES, RetentionClasses
-from prefix_store.store import SharedState
+from prefix_store.store import Json, SharedState
 
 GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
 LAST_WORDS_S = 2.0  # for telling those that are left
-STATS_PATIENCE_S = 2.0  # a scrape waits no longer for the engine's snapshot
 
 log = structlog.get_logger("gateway")
 
@@ -61,6 +78,9 @@ class House:
     keyring: Keyring
     tally: Tally
     recall: Recall
+    recent: Recent
+    hub: Hub
+    timeline: Timeline
 
 
 def build_house(
@@ -80,16 +100,20 @@ def build_house(
     tally = Tally(state, keyring.tenants)
     recall = Recall(state, secret=secret or secrets.token_bytes(32))
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
+    recent, hub = Recent(most=settings.recent_requests), Hub(view)
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally)),
+        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally, recent, hub)),
         metrics=metrics,
         policies=policies,
         keyring=keyring,
         tally=tally,
         recall=recall,
+        recent=recent,
+        hub=hub,
+        timeline=Timeline(state, hub, now=time.time),
     )
 
 
@@ -98,7 +122,12 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
-        async with house.policies.following(), house.tally.flushing(), house.recall.flushing():
+        async with (
+            house.policies.following(),
+            house.timeline.following(house.backend),
+            house.tally.flushing(),
+            house.recall.flushing(),
+        ):
             yield
         await house.backend.stop()
         await house.policies.state.close()
@@ -142,12 +171,29 @@ def _add_apis(router: web.UrlDispatcher) -> None:
 
 def build_admin_app(house: House) -> web.Application:
     """Build the application that operators reach."""
-    key = house.settings.admin_key
-    guards = [] if key is None else [admin_key_required(key)]
-    app = web.Application(middlewares=[identify, account, envelop, *guards], client_max_size=house.settings.max_body)
+
+    async def pulse(_: web.Application) -> AsyncIterator[None]:
+        async with house.hub.pulsing(tell):
+            yield
+
+    async def tell() -> Json:
+        await house.timeline.look()  # what other gateways have done
+        return await live.state(house.backend, house.policies.state)
+
+    async def end_streams(_: web.Application) -> None:
+        house.hub.close()
+
+    app = web.Application(
+        middlewares=[identify, account, envelop, *guards(house.settings.admin_key)],
+        client_max_size=house.settings.max_body,
+    )
     _furnish(app, house)
+    app.cleanup_ctx.append(pulse)
+    app.on_shutdown.append(end_streams)
+    app.on_response_prepare.append(harden)
     app.router.add_get("/metrics", metrics_page)
-    add_routes(app)
+    for room in (api, requests, live, events, about):
+        room.add_routes(app)
     return app
 
 
@@ -158,6 +204,11 @@ def _furnish(app: web.Application, house: House) -> None:
     app[METRICS] = house.metrics
     app[POLICIES] = house.policies
     app[TALLY] = house.tally
+    app[KEYRING] = house.keyring
+    app[RECALL] = house.recall
+    app[RECENT] = house.recent
+    app[LIVE] = house.hub
+    app[TIMELINE] = house.timeline
     app[RENDERER] = house.renderer
     app.on_response_prepare.append(write_request_id)
 
@@ -188,7 +239,7 @@ async def metrics_page(request: web.Request) -> web.Response:
     """GET /metrics: the Prometheus page, with the engine's snapshot if it gives one in time."""
     backend = request.app[BACKEND]
     try:
-        stats = await asyncio.wait_for(backend.stats(), STATS_PATIENCE_S)
+        stats = await asyncio.wait_for(backend.stats(), live.STATS_PATIENCE_S)
     except (EngineUnavailable, TimeoutError):
         stats = None
     page = request.app[METRICS].exposition(stats, backend.restarts, degraded=request.app[POLICIES].state.degraded)

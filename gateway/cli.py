@@ -74,6 +74,7 @@ def serve(
     tool_format: Annotated[Given, _option("tool_format")] = None,
     canonical_json: Annotated[Given, _option("canonical_json")] = None,
     normalise_telemetry: Annotated[Given, _option("normalise_telemetry")] = None,
+    recent_requests: Annotated[Given, _option("recent_requests")] = None,
     config: Annotated[Given, _option("config")] = None,
     redis: Annotated[Given, _option("redis")] = None,
 ) -> None:

@@ -85,6 +85,9 @@ class Settings:
     normalise_telemetry: bool = _setting(
         "on", parse_switch, "Whether listed per-request telemetry is taken out of system texts: on or off."
     )
+    recent_requests: int = _setting(
+        "2000", parse_count, "Requests whose counts and times stay to be looked at, in 64 MiB at most; never text."
+    )
     config: Path | None = _setting(None, Path, "Configuration file, such as keepwarm.toml.")  # noqa: RUF009
     redis: str | None = _setting(
         None, parse_redis, "Redis that several gateways share, such as redis://host:6379/0.", secret=True

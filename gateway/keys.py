@@ -11,11 +11,15 @@ from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.errors import Problem
 from gateway.exchange import Exchanges
-from gateway.keyring import Identity
+from gateway.keyring import Identity, Keyring
+from gateway.live import Hub
 from gateway.metrics import Metrics
 from gateway.policies import Policies
 from gateway.prompt import Renderer
+from gateway.recall import Recall
+from gateway.recent import Recent
 from gateway.tally import Tally
+from gateway.timeline import Timeline
 
 SETTINGS: Final = web.AppKey("settings", Settings)
 BACKEND: Final = web.AppKey("backend", Backend)
@@ -24,6 +28,11 @@ METRICS: Final = web.AppKey("metrics", Metrics)
 POLICIES: Final = web.AppKey("policies", Policies)
 RENDERER: Final = web.AppKey("renderer", Renderer)
 TALLY: Final = web.AppKey("tally", Tally)
+KEYRING: Final = web.AppKey("keyring", Keyring)
+RECALL: Final = web.AppKey("recall", Recall)
+RECENT: Final = web.AppKey("recent", Recent)
+LIVE: Final = web.AppKey("live", Hub)
+TIMELINE: Final = web.AppKey("timeline", Timeline)
 
 IDENTITY: Final = web.RequestKey("identity", Identity)
 REQUEST_ID: Final = web.RequestKey("request_id", str)

@@ -1,4 +1,4 @@
-"""The operators' commands: `keepwarm policy …`, `keepwarm purge`, `keepwarm entries`, `keepwarm stats`.
+"""The operators' commands: `keepwarm policy …`, `keepwarm purge`, `entries`, `stats`, `mark`.
 
 Owns words, options and printing; what a command does is done by the admin API of a running gateway.
 Rule: with `--json` the API's answer is printed unchanged, so that `policy set --from` takes what `policy get --json`
@@ -161,6 +161,18 @@ def stats(*, json: AsJson = False, admin_url: Url = HERE) -> None:
     """Show the engine's numbers and how the shared state fares."""
     with _gateway(admin_url) as gateway:
         _show(gateway.call("GET", "stats"), tables.stats, json=json)
+
+
+@operators.command()
+def mark(
+    title: Annotated[str, typer.Argument(help='What was changed, such as "deployed 1.4".')],
+    *,
+    json: AsJson = False,
+    admin_url: Url = HERE,
+) -> None:
+    """Mark now on the time axis of every chart, so that a change of the numbers stands beside its cause."""
+    with _gateway(admin_url) as gateway:
+        _show(gateway.call("POST", "events", body={"title": title}), tables.happening, json=json)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Rule: what came from elsewhere (names of tenants, models, policies) is shown as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
@@ -98,6 +99,12 @@ def stats(answer: Json) -> Table:
     lines.append(("policies", answer["state"]["policies"]))
     lines.append(("state", answer["state"]["degraded"] or "ok"))
     return _pairs(lines)
+
+
+def happening(answer: Json) -> Table:
+    """Show one mark on the time axis."""
+    at = datetime.fromtimestamp(answer["at"], UTC).isoformat(sep=" ", timespec="seconds")
+    return _pairs([("at", at), ("kind", answer["kind"]), ("title", answer["title"])])
 
 
 def _pairs(lines: Iterable[tuple[str, object]]) -> Table:

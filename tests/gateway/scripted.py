@@ -76,6 +76,7 @@ class ScriptedBackend:
         self.purged: list[dict[str, Any]] = []
         self.page = Entries(seq=0, total=0)
         self.pages: list[dict[str, Any]] = []  # what was asked to be shown
+        self.death = asyncio.Event()  # of the engine that is there now
         self.reading: EngineStats | None = EngineStats(waiting=1, blocks_free=7, steps_total=3)
 
     @property
@@ -151,8 +152,14 @@ class ScriptedBackend:
         """Be there at once."""
 
     async def lost(self) -> None:
-        """Never go."""
-        await asyncio.Future()
+        """Go when `die` is called."""
+        await self.death.wait()
+
+    def die(self) -> None:
+        """Lose the engine and have another at once."""
+        self.restarts += 1
+        self.death.set()
+        self.death = asyncio.Event()
 
     async def set_policies(self, policies: tuple[PolicyTerms, ...], *, preview: bool = False) -> Changed:
         """Remember policies that are put in force."""
