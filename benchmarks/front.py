@@ -44,6 +44,7 @@ from gateway.config import Settings, cache_dir
 from gateway.fingerprint import fingerprint
 from gateway.prompt import Renderer
 from prefix_store.fingerprints import Keyed, encode
+from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.sqlite_store import SqliteStore
 
 NAME = "front"
@@ -144,9 +145,9 @@ def run(advance: Advance) -> Result:
 
 async def _measured(folder: Path, advance: Advance) -> Result:
     backend = Immediate()
-    state = await SqliteStore.open(":memory:")
+    state, ledger = await SqliteStore.open(":memory:"), await SqliteLedger.open(":memory:")
     renderer = Renderer.load(folder)
-    house = build_house(Settings(port=0), backend, renderer, state)
+    house = build_house(Settings(port=0), backend, renderer, state, ledger=ledger)
     runner = web.AppRunner(build_serving_app(house), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

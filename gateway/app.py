@@ -37,9 +37,11 @@ from gateway.keys import (
     BACKEND,
     EXCHANGES,
     KEYRING,
+    LEDGER,
     LIVE,
     METRICS,
     POLICIES,
+    PRICES,
     RECALL,
     RECENT,
     RENDERER,
@@ -47,9 +49,11 @@ from gateway.keys import (
     TALLY,
     TIMELINE,
 )
+from gateway.ledger import Ledger
 from gateway.live import Hub
 from gateway.metrics import Metrics
 from gateway.middleware import account, envelop, identify, write_request_id
+from gateway.money import Prices
 from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.recall import Recall
@@ -57,6 +61,7 @@ from gateway.recent import Recent
 from gateway.tally import Tally
 from gateway.timeline import Timeline
 from prefix_store.classes import CLASSES, RetentionClasses
+from prefix_store.ledger import LedgerStore
 from prefix_store.store import Json, SharedState
 
 GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
@@ -77,6 +82,8 @@ class House:
     policies: Policies
     keyring: Keyring
     tally: Tally
+    ledger: Ledger
+    prices: Prices
     recall: Recall
     recent: Recent
     hub: Hub
@@ -89,6 +96,8 @@ def build_house(
     renderer: Renderer,
     state: SharedState,
     *,
+    ledger: LedgerStore,
+    prices: Prices | None = None,
     classes: RetentionClasses = CLASSES,
     keyring: Keyring | None = None,
     secret: bytes | None = None,
@@ -98,6 +107,7 @@ def build_house(
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
     tally = Tally(state, keyring.tenants)
+    book = Ledger(ledger, policies, backend)
     recall = Recall(state, secret=secret or secrets.token_bytes(32))
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     recent, hub = Recent(most=settings.recent_requests), Hub(view)
@@ -105,11 +115,15 @@ def build_house(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally, recent, hub)),
+        exchanges=Exchanges(
+            backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally, book, recent, hub)
+        ),
         metrics=metrics,
         policies=policies,
         keyring=keyring,
         tally=tally,
+        ledger=book,
+        prices=prices or Prices(),
         recall=recall,
         recent=recent,
         hub=hub,
@@ -122,15 +136,11 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
-        async with (
-            house.policies.following(),
-            house.timeline.following(house.backend),
-            house.tally.flushing(),
-            house.recall.flushing(),
-        ):
+        async with _kept_up(house):
             yield
         await house.backend.stop()
         await house.policies.state.close()
+        await house.ledger.store.close()
         house.renderer.close()
 
     async def wind_down(_: web.Application) -> None:
@@ -153,6 +163,19 @@ def build_serving_app(house: House) -> web.Application:
     app.router.add_get("/ready", ready)
     app.router.add_get("/openapi.json", openapi_http.describe)
     return app
+
+
+@contextlib.asynccontextmanager
+async def _kept_up(house: House) -> AsyncIterator[None]:
+    """Follow the policies, and hand over now and then what was counted and remembered."""
+    async with (
+        house.policies.following(),
+        house.timeline.following(house.backend),
+        house.tally.flushing(),
+        house.ledger.flushing(),
+        house.recall.flushing(),
+    ):
+        yield
 
 
 def _add_apis(router: web.UrlDispatcher) -> None:
@@ -209,6 +232,8 @@ def _furnish(app: web.Application, house: House) -> None:
     app[RECENT] = house.recent
     app[LIVE] = house.hub
     app[TIMELINE] = house.timeline
+    app[LEDGER] = house.ledger
+    app[PRICES] = house.prices
     app[RENDERER] = house.renderer
     app.on_response_prepare.append(write_request_id)
 

@@ -77,6 +77,7 @@ def serve(
     recent_requests: Annotated[Given, _option("recent_requests")] = None,
     config: Annotated[Given, _option("config")] = None,
     redis: Annotated[Given, _option("redis")] = None,
+    ledger_retention: Annotated[Given, _option("ledger_retention")] = None,
 ) -> None:
     """Serve a model. Set KEEPWARM_ADMIN_KEY to open the admin port beyond this machine."""
     flags = dict(locals())
@@ -184,8 +185,9 @@ def _serve(configuration: Configuration) -> None:
     from gateway.backends.bundled import Bundled  # noqa: PLC0415
     from gateway.config_file import redis_settings  # noqa: PLC0415
     from gateway.keyring import Keyring  # noqa: PLC0415
+    from gateway.money import Prices  # noqa: PLC0415
     from gateway.prompt import Renderer  # noqa: PLC0415
-    from gateway.state import begin, open_state  # noqa: PLC0415
+    from gateway.state import begin, open_ledger, open_state  # noqa: PLC0415
 
     settings, file = configuration.settings, configuration.file
     _set_up_logs()
@@ -222,6 +224,8 @@ def _serve(configuration: Configuration) -> None:
                 Bundled(config),
                 renderer,
                 state,
+                ledger=await open_ledger(folder, shared, retention_s=settings.ledger_retention),
+                prices=Prices(file.rates),
                 classes=file.classes,
                 keyring=Keyring(file.keys, settings.open_tenants),
                 secret=os.environ.get("KEEPWARM_SECRET", "").encode(),

@@ -92,6 +92,9 @@ class Settings:
     redis: str | None = _setting(
         None, parse_redis, "Redis that several gateways share, such as redis://host:6379/0.", secret=True
     )
+    ledger_retention: float = _setting(
+        "400d", parse_duration, "How long usage is kept by the day; hours go after 90 days, minutes after two, or then."
+    )
     cache: Path | None = _setting(  # noqa: RUF009 - a field like all others
         None, Path, "Folder for converted models; $XDG_CACHE_HOME/keepwarm when not given.", flag=False
     )

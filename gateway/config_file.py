@@ -1,7 +1,7 @@
 """The configuration file `keepwarm.toml`: read once at start, checked as a whole.
 
-Tables: `[server]` (settings that have a flag), `[[keys]]`, `[classes]`, `[[policies]]`, `[redis]`. Knows no HTTP and
-opens no connection.
+Tables: `[server]` (settings that have a flag), `[[keys]]`, `[classes]`, `[[policies]]`, `[[rates]]`, `[redis]`. Knows
+no HTTP and opens no connection.
 Rule: a `FileConfig` that exists can be used; whatever is wrong is a `ConfigError` of one line with file, table and
 field. A file holds no secrets: those that are found are refused, naming the variable for them, and never repeated.
 """
@@ -23,6 +23,7 @@ from gateway.config import NOTHING, SETTINGS, Settings, origins, read_settings
 from gateway.config_values import parse_redis
 from gateway.errors import ConfigError
 from gateway.keyring import Key, Keyring
+from gateway.money import Prices, Rates
 from prefix_store.classes import CLASSES, RetentionClasses, nearest
 from prefix_store.policy import Policy, PolicyRefused, PolicySet, parse_policy
 from prefix_store.redis_settings import ENVIRONMENT, RedisSettings
@@ -56,6 +57,7 @@ class _Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: list[Row] = msgspec.field(default_factory=list)
     classes: Row = msgspec.field(default_factory=dict)
     policies: list[Row] = msgspec.field(default_factory=list)
+    rates: list[Row] = msgspec.field(default_factory=list)
     redis: Row = msgspec.field(default_factory=dict)
 
 
@@ -64,6 +66,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "[server]": SERVER,
     "[[keys]]": Key.__struct_fields__,
     "[[policies]]": Policy.__struct_fields__,
+    "[[rates]]": Rates.__struct_fields__,
     "[redis]": _Redis.__struct_fields__,
 }
 
@@ -79,6 +82,7 @@ class FileConfig:
     keys: tuple[Key, ...] = ()
     classes: RetentionClasses = CLASSES
     policies: tuple[Policy, ...] = ()
+    rates: tuple[Rates, ...] = ()
     redis: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
 
@@ -150,6 +154,7 @@ def _checked(document: Row) -> FileConfig:
         keys=_keys(tables.keys),
         classes=classes,
         policies=_policies(tables.policies, classes),
+        rates=_rates(tables.rates, classes),
         redis=MappingProxyType(redis),
     )
 
@@ -217,6 +222,22 @@ def _policies(rows: list[Row], classes: RetentionClasses) -> tuple[Policy, ...]:
         if policies.setdefault(policy.name, policy) is not policy:
             raise _Wrong(place, "name", f"{policy.name!r} is the name of an entry before")
     return tuple(policies.values())
+
+
+def _rates(rows: list[Row], classes: RetentionClasses) -> tuple[Rates, ...]:
+    rates: list[Rates] = []
+    for place, row in _entries("rates", rows):
+        one = _convert(row, Rates, place)
+        try:
+            named = {classes.label(classes.seconds(name)): by for name, by in one.write_multipliers.items()}
+        except ValueError as error:
+            raise _Wrong(place, "write_multipliers", f"a class is meant: {error}") from error
+        rates.append(msgspec.structs.replace(one, write_multipliers=named))
+        try:
+            Prices(rates)
+        except ValueError as error:
+            raise _in_own_words(place, error) from error
+    return tuple(rates)
 
 
 def _redis(table: Row) -> dict[str, str]:

@@ -12,8 +12,10 @@ from gateway.config import Settings
 from gateway.errors import Problem
 from gateway.exchange import Exchanges
 from gateway.keyring import Identity, Keyring
+from gateway.ledger import Ledger
 from gateway.live import Hub
 from gateway.metrics import Metrics
+from gateway.money import Prices
 from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.recall import Recall
@@ -27,6 +29,8 @@ EXCHANGES: Final = web.AppKey("exchanges", Exchanges)
 METRICS: Final = web.AppKey("metrics", Metrics)
 POLICIES: Final = web.AppKey("policies", Policies)
 RENDERER: Final = web.AppKey("renderer", Renderer)
+LEDGER: Final = web.AppKey("ledger", Ledger)
+PRICES: Final = web.AppKey("prices", Prices)
 TALLY: Final = web.AppKey("tally", Tally)
 KEYRING: Final = web.AppKey("keyring", Keyring)
 RECALL: Final = web.AppKey("recall", Recall)

@@ -11,7 +11,7 @@ from engine.messages import ModelCard
 from gateway.admin import shapes
 from gateway.admin.answers import json_answer, told
 from gateway.admin.queries import APIS, NoQuery
-from gateway.keys import BACKEND, KEYRING, POLICIES, TIMELINE
+from gateway.keys import BACKEND, KEYRING, POLICIES, PRICES, TIMELINE
 from gateway.miss import REASONS
 from prefix_store.store import Json
 
@@ -41,7 +41,7 @@ async def about(request: web.Request) -> web.Response:
             "apis": list(APIS),
             "classes": [{"class": name, "ttl_s": ttl_s} for name, ttl_s in classes.items()],
             "reasons": list(REASONS),
-            "currency": None,
+            "currency": app[PRICES].currency,
         }
     )
 

@@ -1,4 +1,4 @@
-"""The operators' endpoints on aiohttp: policies, previews, purges, entries, stats, audit.
+"""The operators' endpoints on aiohttp: policies, previews, purges, entries, stats, audit, usage.
 
 Shapes are `shapes`', decisions are the store's and the engine's.
 Rule: an answer is given when what it says is so: a policy is in the store and obeyed by the engine that runs, a purge
@@ -14,7 +14,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from gateway.admin import shapes
+from gateway.admin import shapes, usage
 from gateway.admin.answers import operator_of
 from gateway.admin.answers import told as _told
 from gateway.admin.shapes import AdminRefused, AuditQuery, DeleteQuery, PageQuery, PurgeBody
@@ -42,6 +42,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/admin/v1/entries", _told(entries))
     app.router.add_get("/admin/v1/stats", _told(stats))
     app.router.add_get("/admin/v1/audit", _told(audit))
+    app.router.add_get("/admin/v1/usage", _told(usage.usage))
 
 
 async def list_policies(request: web.Request) -> web.Response:
