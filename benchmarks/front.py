@@ -34,7 +34,9 @@ from engine.messages import (
     ModelCard,
     PolicyTerms,
     Prefilled,
+    RetentionView,
     Submit,
+    Tree,
 )
 from engine.weights import resolve_in_subprocess
 from gateway.app import build_house, build_serving_app
@@ -117,6 +119,14 @@ class Immediate:
     async def set_policies(self, _: tuple[PolicyTerms, ...], *, preview: bool = False) -> Changed:
         """Change nothing."""
         return Changed(seq=int(preview))
+
+    async def tree(self, **_: Any) -> Tree:
+        """Have no tree."""
+        return Tree(seq=0, total=0)
+
+    async def retention(self) -> RetentionView:
+        """Keep nothing."""
+        return RetentionView(seq=0)
 
     async def purge(self, **_: Any) -> Changed:
         """Forget nothing."""

@@ -1,12 +1,13 @@
-"""The operators' endpoints on aiohttp: policies, previews, purges, entries, stats, audit, usage.
+"""The operators' endpoints on aiohttp: policies, previews, purges, entries, retention, tree, stats, audit, usage.
 
-Shapes are `shapes`', decisions are the store's and the engine's.
+Shapes are `shapes`' and `views`', decisions are the store's and the engine's.
 Rule: an answer is given when what it says is so: a policy is in the store and obeyed by the engine that runs, a purge
 is done. Whatever an operator can put right is said with its field; nothing here repeats a prompt.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 
@@ -14,14 +15,18 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from gateway.admin import shapes, usage
+from engine.errors import EngineUnavailable
+from gateway import patience
+from gateway.admin import shapes, usage, views
 from gateway.admin.answers import operator_of
 from gateway.admin.answers import told as _told
 from gateway.admin.shapes import AdminRefused, AuditQuery, DeleteQuery, PageQuery, PurgeBody
+from gateway.admin.views import RetentionQuery, TreeQuery
 from gateway.api import openai_chat
 from gateway.errors import BadRequest, UnknownModel
 from gateway.keyring import EVERYBODY
 from gateway.keys import BACKEND, KEYRING, POLICIES, RECALL, RENDERER, TALLY, TIMELINE
+from gateway.patience import NoAnswer, in_time
 from prefix_store.policy import Policy, PolicySet, parse_policy
 from prefix_store.store import Entry, Json, StoreUnavailable, UnknownPolicy
 
@@ -40,6 +45,8 @@ def add_routes(app: web.Application) -> None:
     app.router.add_delete(f"{policies}/{{name}}", _told(delete_policy))
     app.router.add_post("/admin/v1/purge", _told(purge))
     app.router.add_get("/admin/v1/entries", _told(entries))
+    app.router.add_get("/admin/v1/retention", _told(retention))
+    app.router.add_get("/admin/v1/tree", _told(tree))
     app.router.add_get("/admin/v1/stats", _told(stats))
     app.router.add_get("/admin/v1/audit", _told(audit))
     app.router.add_get("/admin/v1/usage", _told(usage.usage))
@@ -85,22 +92,30 @@ async def preview_policy(request: web.Request) -> web.Response:
         wanted = known.removing(_named(known, fields["delete"]).name)
     else:
         wanted = known.adding(parse_policy(fields, classes=policies.classes))
-    return web.json_response(shapes.changed(await policies.preview(wanted), gone="expire", kept="keep"))
+    foreseen = await in_time(policies.preview(wanted), patience.LOOK_S)
+    return web.json_response(shapes.changed(foreseen, gone="expire", kept="keep"))
 
 
 async def purge(request: web.Request) -> web.Response:
     """POST /admin/v1/purge: forget entries and say how many there were, or with dry_run how many there are.
 
     A purge of all that a tenant has, or of everything, forgets the fingerprints too. What is forgotten is forgotten:
-    should the audit trail fail after it, the answer still has the counts and says `"audited": false`.
+    should the audit trail fail after it, the answer still has the counts and says `"audited": false`. A purge that
+    the engine did not confirm in time may still be done, so it is audited as that.
     """
     policies, by = request.app[POLICIES], operator_of(request)
     wanted = shapes.purge_body(await request.read(), policies.classes)
-    change = await request.app[BACKEND].purge(**await _filter(request, wanted))
+    asked = request.app[BACKEND].purge(**await _filter(request, wanted))
+    try:
+        change = await in_time(asked, patience.LOOK_S if wanted.dry_run else patience.CHANGE_S)
+    except NoAnswer:
+        if not wanted.dry_run:
+            await _audited(request, wanted, {"confirmed": False}, by)
+        raise
     shaped = shapes.changed(change, gone="purged", kept="kept")
     if not wanted.dry_run:
         await _forget(request, wanted)
-    audited = not wanted.dry_run and await _audited(request, wanted, shaped, by)
+    audited = not wanted.dry_run and await _audited(request, wanted, {"tenants": shaped["tenants"]}, by)
     return web.json_response(shaped | {"dry_run": wanted.dry_run, "audited": audited})
 
 
@@ -143,9 +158,9 @@ async def _prefix(request: web.Request, body: dict[str, object]) -> dict[str, ob
     return {"prefix": prompt.tokens, "partition": ask.partition, "rendering": request.app[RENDERER].identity}
 
 
-async def _audited(request: web.Request, wanted: PurgeBody, shaped: Json, by: str) -> bool:
+async def _audited(request: web.Request, wanted: PurgeBody, after: Json, by: str) -> bool:
     """Write a purge into the audit trail; say whether that went well."""
-    before, after = shapes.filter_of(wanted), {"tenants": shaped["tenants"]}
+    before = shapes.filter_of(wanted)
     line = Entry(by=by, at=time.time(), what="purge", subject=wanted.tenant or "", before=before, after=after)
     try:
         await request.app[POLICIES].state.record(line)
@@ -159,17 +174,34 @@ async def _audited(request: web.Request, wanted: PurgeBody, shaped: Json, by: st
 async def entries(request: web.Request) -> web.Response:
     """GET /admin/v1/entries?offset&limit&tenant."""
     wanted = shapes.query(request.query, PageQuery)
-    page = await request.app[BACKEND].entries(offset=wanted.offset, limit=wanted.limit, tenant=wanted.tenant)
-    return web.json_response(shapes.page(page, wanted))
+    asked = request.app[BACKEND].entries(offset=wanted.offset, limit=wanted.limit, tenant=wanted.tenant)
+    return web.json_response(shapes.page(await in_time(asked, patience.LOOK_S), wanted))
+
+
+async def retention(request: web.Request) -> web.Response:
+    """GET /admin/v1/retention: what is kept by class, age and deadline, and what became of the rest."""
+    shapes.query(request.query, RetentionQuery)
+    backend = request.app[BACKEND]
+    if (card := backend.card) is None:
+        raise EngineUnavailable(backend.detail)
+    view, stats = await in_time(asyncio.gather(backend.retention(), backend.stats()), patience.LOOK_S)
+    return web.json_response(views.retention(view, stats, card, request.app[POLICIES].classes))
+
+
+async def tree(request: web.Request) -> web.Response:
+    """GET /admin/v1/tree?limit&tenant: the largest nodes of the tree."""
+    wanted = shapes.query(request.query, TreeQuery)
+    asked = request.app[BACKEND].tree(limit=wanted.limit, tenant=wanted.tenant)
+    return web.json_response(views.tree(await in_time(asked, patience.LOOK_S)))
 
 
 async def stats(request: web.Request) -> web.Response:
     """GET /admin/v1/stats: this engine's snapshot, how the store fares, and the sums of all gateways by tenant."""
     policies = request.app[POLICIES]
-    engine = await request.app[BACKEND].stats()
+    engine = await in_time(request.app[BACKEND].stats(), patience.LOOK_S)
     state = {"degraded": policies.state.degraded, "policies": len(policies.known)}
     sums = await request.app[TALLY].sums()
-    return web.json_response({"engine": msgspec.structs.asdict(engine), "state": state, "tenants": sums})
+    return web.json_response({"engine": shapes.stats(engine), "state": state, "tenants": sums})
 
 
 async def audit(request: web.Request) -> web.Response:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
-from engine.messages import Changed, Entries, EntryView, Tally
+from engine.messages import Changed, EngineStats, Entries, EntryView, Histo, Tally
 from gateway.api.json_body import decode
 from gateway.errors import BadRequest, GatewayError
 from prefix_store.classes import RetentionClasses, nearest
@@ -154,6 +154,14 @@ def _entry(entry: EntryView) -> dict[str, Any]:
     for field in ("left_s", "age_s", "idle_s"):
         plain[field] = round(plain[field], 3)
     return plain
+
+
+def stats(engine: EngineStats) -> dict[str, Any]:
+    """Shape the engine's snapshot, zeros and all."""
+    return {
+        name: msgspec.structs.asdict(value) if isinstance(value, Histo) else value
+        for name, value in msgspec.structs.asdict(engine).items()
+    }
 
 
 def audit_line(entry: Entry) -> dict[str, Any]:

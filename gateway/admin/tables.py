@@ -103,7 +103,9 @@ def stats(answer: Json) -> Table:
     """Show the engine's numbers and the store's state, one a line; numbers by tenant or class are indented."""
     lines: list[tuple[str, object]] = []
     for name, value in answer["engine"].items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and "counts" in value:
+            lines.append((name, _mean(value)))
+        elif isinstance(value, Mapping):
             lines.append((name, "" if value else "none"))
             lines.extend((f"  {part}", _number(count)) for part, count in value.items())
         else:
@@ -162,6 +164,11 @@ def _percent(ratio: float | None) -> str:
 
 def _when(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def _mean(histogram: Json) -> str:
+    blocks = sum(histogram["counts"])
+    return f"{_number(blocks)} blocks, {_seconds(histogram['sum'] / blocks)} on average" if blocks else "none"
 
 
 def _pairs(lines: Iterable[tuple[str, object]]) -> Table:
