@@ -37,7 +37,7 @@ from gateway.cors import preflights, reveals
 from gateway.diagnosis import Diagnosis
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
-from gateway.keyring import EVERYBODY, Keyring
+from gateway.keyring import Keyring
 from gateway.keys import (
     ADVICE,
     BACKEND,
@@ -122,7 +122,7 @@ def build_house(
     """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
     policies = Policies(state, backend, classes=classes, now=time.time)
     keyring = keyring or Keyring(())
-    tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
+    tally = Tally(state, keyring.tenants)
     options = MetricsOptions(
         compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
     )

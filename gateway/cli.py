@@ -24,7 +24,7 @@ from gateway.advice.cli import advise
 from gateway.config import SETTINGS, Settings, cache_dir, state_dir
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
-from gateway.operator_cli import operators
+from gateway.operator_cli import HERE, operators
 
 if TYPE_CHECKING:
     from gateway.prompt import Renderer
@@ -72,6 +72,7 @@ def serve(
     text_memory: Annotated[Given, _option("text_memory")] = None,
     stream_ping: Annotated[Given, _option("stream_ping")] = None,
     cors_origins: Annotated[Given, _option("cors_origins")] = None,
+    open_tenants: Annotated[Given, _option("open_tenants")] = None,
     tool_format: Annotated[Given, _option("tool_format")] = None,
     canonical_json: Annotated[Given, _option("canonical_json")] = None,
     normalise_telemetry: Annotated[Given, _option("normalise_telemetry")] = None,
@@ -99,10 +100,25 @@ def demo(
     url: Annotated[
         Given, typer.Option(help="Server to use; without it, the one on port 8000, or one started for the demo.")
     ] = None,
+    traffic: Annotated[
+        bool, typer.Option("--traffic", help="Play an hour of made-up traffic of three tenants, for the page.")
+    ] = False,
+    minutes: Annotated[float, typer.Option(min=0.05, max=60.0, help="How long that hour takes.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="Equal seeds play equal hours.")] = 7,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the policies of the traffic in force.")] = False,
+    admin_url: Annotated[
+        str, typer.Option(help="Admin port of the server that gets the traffic; its key is KEEPWARM_ADMIN_KEY.")
+    ] = HERE,
 ) -> None:
-    """Show on a real conversation what the cache saves."""
+    """Show on a real conversation what the cache saves, or fill the page with an hour of traffic."""
     from gateway import demo as show  # noqa: PLC0415 - only this command needs it
 
+    if minutes != minutes:  # noqa: PLR0124 - not a number is in no range
+        _give_up("--minutes: expected a number from 0.05 to 60")
+    if traffic:
+        raise typer.Exit(
+            show.run_traffic(url=url, admin_url=admin_url, minutes=minutes, seed=seed, keep=keep, as_json=json)
+        )
     raise typer.Exit(show.run(url=url, as_json=json))
 
 
@@ -217,7 +233,7 @@ def _serve(configuration: Configuration) -> None:
                 ledger=await open_ledger(folder, shared, retention_s=settings.ledger_retention),
                 prices=Prices(file.rates),
                 classes=file.classes,
-                keyring=Keyring(file.keys),
+                keyring=Keyring(file.keys, settings.open_tenants),
                 secret=os.environ.get("KEEPWARM_SECRET", "").encode(),
             )
             await house.serve(built, serving, admin)

@@ -26,6 +26,7 @@ from gateway.config_values import (
     parse_redis,
     parse_size,
     parse_switch,
+    parse_tenants,
     parse_tool_format,
     parse_url,
     parse_word,
@@ -76,6 +77,9 @@ class Settings:
     cors_origins: frozenset[str] = _setting(
         "", parse_origins, "Origins whose web pages may call the gateway, separated by commas; * for every one."
     )
+    open_tenants: tuple[str, ...] = _setting(
+        "", parse_tenants, "Tenants that a client may name in place of a key, for one developer's machine: a,b,c."
+    )
     tool_format: str = _setting(
         "auto", parse_tool_format, "How the model writes tool calls: auto, hermes, llama3, mistral or json."
     )
@@ -120,6 +124,11 @@ class Settings:
             raise ConfigError(
                 f"--admin-host {self.admin_host} is reachable from other machines: set KEEPWARM_ADMIN_KEY, "
                 "or leave the admin port on 127.0.0.1"
+            )
+        if self.open_tenants and not is_loopback(self.host):
+            raise ConfigError(
+                f"--open-tenants lets whoever reaches --host {self.host} be any of these tenants: "
+                "give out [[keys]] instead, or serve on 127.0.0.1"
             )
         if self.port and self.port == self.admin_port and self.host == self.admin_host:
             raise ConfigError(f"--port and --admin-port are both {self.port}: give each listener its own")

@@ -98,7 +98,10 @@ def read_configuration(flags: Mapping[str, str | None], environ: Mapping[str, st
     """Read the file that flag or environment names, if one does, and every setting over it."""
     path = origins(flags, environ)["config"].text
     file = FileConfig() if path is None else read_file(Path(path))
-    return Configuration(settings=read_settings(flags, environ, file.server), file=file)
+    settings = read_settings(flags, environ, file.server)
+    if settings.open_tenants and file.keys:
+        raise ConfigError(f"--open-tenants: {path} has [[keys]], which say who is who; leave one of the two out")
+    return Configuration(settings=settings, file=file)
 
 
 def redis_settings(configuration: Configuration, environ: Mapping[str, str]) -> RedisSettings | None:

@@ -88,6 +88,19 @@ def parse_origins(text: str) -> frozenset[str]:
     return origins
 
 
+def parse_tenants(text: str) -> tuple[str, ...]:
+    """Take names of tenants, separated by commas, each once; `default` is everybody else's."""
+    names = tuple(filter(None, (part.strip() for part in text.split(","))))
+    for place, name in enumerate(names):
+        if not is_name(name):
+            raise ValueError(f"{name!r} is not a name of 1 to {NAME_LENGTH} letters, digits, '.', '_', '-'")
+        if name == "default":
+            raise ValueError("'default' is the tenant of whoever names none")
+        if name in names[:place]:
+            raise ValueError(f"{name!r} stands twice")
+    return names
+
+
 def parse_tool_format(text: str) -> str:
     """Take the name of a tool format."""
     if text not in TOOL_FORMATS:

@@ -11,8 +11,7 @@ from engine.messages import ModelCard
 from gateway.admin import shapes
 from gateway.admin.answers import json_answer, told
 from gateway.admin.queries import APIS, NoQuery
-from gateway.keyring import EVERYBODY
-from gateway.keys import BACKEND, KEYRING, POLICIES, TIMELINE
+from gateway.keys import BACKEND, KEYRING, POLICIES, PRICES, TIMELINE
 from gateway.miss import REASONS
 from prefix_store.store import Json
 
@@ -26,7 +25,7 @@ async def about(request: web.Request) -> web.Response:
     """GET /admin/v1/about."""
     shapes.query(request.query, NoQuery)
     app = request.app
-    backend, keys = app[BACKEND], app[KEYRING].keys
+    backend, keyring = app[BACKEND], app[KEYRING]
     classes = app[POLICIES].classes.lengths_s
     return json_answer(
         {
@@ -35,14 +34,14 @@ async def about(request: web.Request) -> web.Response:
             "model": backend.model,
             "detail": backend.detail,
             "card": None if backend.card is None else _card(backend.card),
-            "tenants": sorted({key.tenant for key in keys} or {EVERYBODY}),
-            "keys": sorted(key.id for key in keys),
+            "tenants": list(keyring.tenants),
+            "keys": sorted(keyring.ids),
             "models": [backend.model],
             "upstreams": [backend.name],
             "apis": list(APIS),
             "classes": [{"class": name, "ttl_s": ttl_s} for name, ttl_s in classes.items()],
             "reasons": list(REASONS),
-            "currency": None,
+            "currency": app[PRICES].currency,
         }
     )
 

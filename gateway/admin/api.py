@@ -125,7 +125,7 @@ async def _forget(request: web.Request, wanted: PurgeBody) -> None:
     """Forget what is remembered of requests whose every entry is purged."""
     tenants: Iterable[str] = ()
     if wanted.all:
-        known = {key.tenant for key in request.app[KEYRING].keys} | {EVERYBODY}
+        known = {*request.app[KEYRING].tenants, EVERYBODY}
         tenants = sorted(known | set(request.app[RECALL].tenants))
     elif wanted.tenant is not None and shapes.filter_of(wanted).keys() == {"tenant"}:
         tenants = (wanted.tenant,)
