@@ -39,11 +39,12 @@ from engine.messages import (
     Tree,
 )
 from engine.weights import resolve_in_subprocess
-from gateway.app import build_house, build_serving_app
+from gateway.app import build_serving_app
 from gateway.ask import Ask, Turn
 from gateway.compare import compare
 from gateway.config import Settings, cache_dir
 from gateway.fingerprint import fingerprint
+from gateway.house import build_house
 from gateway.prompt import Renderer
 from prefix_store.fingerprints import Keyed, encode
 from prefix_store.sqlite_ledger import SqliteLedger

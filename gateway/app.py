@@ -1,21 +1,13 @@
-"""The house, wired once: settings in, two applications on two listeners out.
+"""The two applications: what clients reach and what operators reach, over one house.
 
-Owns start and stop of everything. Nothing is built at import and nothing is global. Order of stopping: no new
-connections, then answers in flight get `GRACE_S` to end, then the engine ends and whoever is left is told so.
+Owns their addresses, and start and stop of what the house has. Answers in flight get `GRACE_S` to end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import secrets
-import signal
-import socket
-import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 from aiohttp import web
@@ -23,21 +15,11 @@ from aiohttp import web
 from engine.errors import EngineUnavailable
 from gateway.admin import about, api, events, live, requests
 from gateway.admin.guard import guards, harden
-from gateway.admin.view import view
-from gateway.advice.advise import Pool
-from gateway.advice.office import Office
-from gateway.advice.trace import Group
-from gateway.advice.traffic import Traffic
 from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
-from gateway.backends import Backend
-from gateway.config import Settings
 from gateway.cors import preflights, reveals
-from gateway.diagnosis import Diagnosis
-from gateway.errors import ConfigError
-from gateway.exchange import Exchanges
-from gateway.keyring import Keyring
+from gateway.house import House, kept_up
 from gateway.keys import (
     ADVICE,
     BACKEND,
@@ -55,132 +37,12 @@ from gateway.keys import (
     TALLY,
     TIMELINE,
 )
-from gateway.ledger import Ledger
-from gateway.live import Hub
-from gateway.metrics import Metrics, MetricsOptions
 from gateway.middleware import account, envelop, identify, write_request_id
-from gateway.money import Prices
-from gateway.policies import Policies
-from gateway.prompt import Renderer
-from gateway.recall import Recall
-from gateway.recent import Recent
-from gateway.record import Witness
-from gateway.tally import Tally
-from gateway.timeline import Timeline
-from prefix_store.classes import CLASSES, RetentionClasses
-from prefix_store.ledger import LedgerStore
-from prefix_store.store import Json, SharedState
+from prefix_store.store import Json
 
 GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
-LAST_WORDS_S = 2.0  # for telling those that are left
 
 log = structlog.get_logger("gateway")
-
-
-class Tracing(Witness, Protocol):
-    """Who makes traces of exchanges."""
-
-    def close(self) -> None:
-        """Send what is left. Blocks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class House:
-    """What both applications share."""
-
-    settings: Settings
-    backend: Backend
-    renderer: Renderer
-    exchanges: Exchanges
-    metrics: Metrics
-    policies: Policies
-    keyring: Keyring
-    tally: Tally
-    ledger: Ledger
-    prices: Prices
-    recall: Recall
-    recent: Recent
-    hub: Hub
-    timeline: Timeline
-    traces: Tracing | None
-    traffic: Traffic
-    office: Office
-
-
-def build_house(
-    settings: Settings,
-    backend: Backend,
-    renderer: Renderer,
-    state: SharedState,
-    *,
-    ledger: LedgerStore,
-    prices: Prices | None = None,
-    classes: RetentionClasses = CLASSES,
-    keyring: Keyring | None = None,
-    secret: bytes | None = None,
-) -> House:
-    """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
-    policies = Policies(state, backend, classes=classes, now=time.time)
-    keyring = keyring or Keyring(())
-    tally = Tally(state, keyring.tenants)
-    options = MetricsOptions(
-        compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
-    )
-    metrics = Metrics(backend.model, options, backend=backend.name)
-    traces = _traces(settings.otlp_endpoint)
-    book = Ledger(ledger, policies, backend)
-    secret = secret or secrets.token_bytes(32)
-    recall = Recall(state, secret=secret)
-    traffic, office = _advice(settings, backend, policies, secret)
-    diagnosis = Diagnosis(recall, rendering=renderer.identity)
-    recent, hub = Recent(most=settings.recent_requests), Hub(view)
-    witnesses: list[Witness] = [metrics, tally, book, traffic, recent, hub]
-    if traces is not None:
-        witnesses.append(traces)
-    return House(
-        settings=settings,
-        backend=backend,
-        renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses),
-        metrics=metrics,
-        policies=policies,
-        keyring=keyring,
-        tally=tally,
-        ledger=book,
-        prices=prices or Prices(),
-        recall=recall,
-        recent=recent,
-        hub=hub,
-        timeline=Timeline(state, hub, now=time.time),
-        traces=traces,
-        traffic=traffic,
-        office=office,
-    )
-
-
-def _traces(endpoint: str | None) -> Tracing | None:
-    if endpoint is None:
-        return None
-    try:
-        from gateway.traces import Traces  # noqa: PLC0415 - an optional library, and slow to load
-    except ImportError as error:
-        raise ConfigError(f"--otlp-endpoint needs OpenTelemetry ({error}): pip install 'keepwarm[otel]'") from error
-    return Traces.towards(endpoint)
-
-
-def _advice(settings: Settings, backend: Backend, policies: Policies, secret: bytes) -> tuple[Traffic, Office]:
-    def pool() -> Pool:
-        card = backend.card
-        if card is None:
-            return Pool()
-        return Pool(blocks=card.blocks, block_tokens=card.block_tokens, bytes_per_token=card.kv_bytes_per_token)
-
-    def kept(group: Group) -> tuple[str | None, float]:
-        policy = policies.known.govern(model=group.model, tenant=group.tenant)
-        return policy.default_ttl, policy.default_s or 0.0
-
-    traffic = Traffic(secret=secret, block_tokens=lambda: pool().block_tokens, ttl=kept, file=settings.traffic_log)
-    return traffic, Office(traffic, ttl_s=lambda group: kept(group)[1], pool=pool)
 
 
 def build_serving_app(house: House) -> web.Application:
@@ -188,7 +50,7 @@ def build_serving_app(house: House) -> web.Application:
 
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
-        async with _kept_up(house):
+        async with kept_up(house):
             yield
         await house.backend.stop()
         await house.policies.state.close()
@@ -217,20 +79,6 @@ def build_serving_app(house: House) -> web.Application:
     app.router.add_get("/ready", ready)
     app.router.add_get("/openapi.json", openapi_http.describe)
     return app
-
-
-@contextlib.asynccontextmanager
-async def _kept_up(house: House) -> AsyncIterator[None]:
-    """Follow the policies, and hand over now and then what was counted and remembered."""
-    async with (
-        house.policies.following(),
-        house.timeline.following(house.backend),
-        house.tally.flushing(),
-        house.ledger.flushing(),
-        house.recall.flushing(),
-        house.traffic.flushing(),
-    ):
-        yield
 
 
 def _add_apis(router: web.UrlDispatcher) -> None:
@@ -326,62 +174,3 @@ async def metrics_page(request: web.Request) -> web.Response:
     degraded = request.app[POLICIES].state.degraded
     page = request.app[METRICS].exposition(stats, backend.restarts, degraded=degraded, card=backend.card)
     return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-
-def bind(host: str, port: int, flag: str) -> socket.socket:
-    """Take a port before anything else is done, so that one in use is said at once. Listens to nothing yet."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise ConfigError(f"{host} is no address of this machine: {error.strerror}") from error
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise _taken(host, port, error, f"; choose another with {flag}") from error
-    return listener
-
-
-def _taken(host: str, port: int, error: OSError, advice: str = "") -> ConfigError:
-    reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be taken ({error.strerror})"
-    return ConfigError(f"port {port} on {host} {reason}{advice}")
-
-
-async def serve(house: House, serving: socket.socket, admin: socket.socket) -> None:
-    """Serve until told to stop by SIGINT or SIGTERM. Raises ConfigError when the engine refuses the model."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with (
-        _listening(build_admin_app(house), admin, "admin"),
-        _listening(build_serving_app(house), serving, "serving"),
-    ):
-        stopped = asyncio.create_task(stop.wait())
-        refused = asyncio.create_task(house.backend.refused())
-        await asyncio.wait({stopped, refused}, return_when=asyncio.FIRST_COMPLETED)
-        log.info("stopping", in_flight_grace_s=GRACE_S)
-        reason = refused.result() if refused.done() else None
-        stopped.cancel()
-        refused.cancel()
-    if reason is not None:
-        raise ConfigError(reason)
-
-
-@contextlib.asynccontextmanager
-async def _listening(app: web.Application, listener: socket.socket, name: str) -> AsyncIterator[None]:
-    # handler_cancellation: a handler whose client has left is cancelled, which frees what it holds in the engine
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LAST_WORDS_S)
-    await runner.setup()
-    host, port = listener.getsockname()[:2]
-    try:
-        try:
-            await web.SockSite(runner, listener).start()
-        except OSError as error:  # someone else began to listen since `bind`
-            raise _taken(host, port, error) from error
-        log.info("listening", side=name, host=host, port=port)
-        yield
-    finally:
-        await runner.cleanup()

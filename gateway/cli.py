@@ -187,7 +187,7 @@ def main() -> None:
 
 def _serve(configuration: Configuration) -> None:
     from engine.config import EngineConfig  # noqa: PLC0415 - `--help` and wrong settings answer without these
-    from gateway import app as house  # noqa: PLC0415
+    from gateway import house, listeners  # noqa: PLC0415
     from gateway.backends.bundled import Bundled  # noqa: PLC0415
     from gateway.config_file import redis_settings  # noqa: PLC0415
     from gateway.keyring import Keyring  # noqa: PLC0415
@@ -198,8 +198,8 @@ def _serve(configuration: Configuration) -> None:
     settings, file = configuration.settings, configuration.file
     _set_up_logs()
     with (
-        house.bind(settings.host, settings.port, "--port") as serving,
-        house.bind(settings.admin_host, settings.admin_port, "--admin-port") as admin,
+        listeners.bind(settings.host, settings.port, "--port") as serving,
+        listeners.bind(settings.admin_host, settings.admin_port, "--admin-port") as admin,
     ):
         name, folder = _find_model(settings)
         config = EngineConfig(
@@ -236,7 +236,7 @@ def _serve(configuration: Configuration) -> None:
                 keyring=Keyring(file.keys, settings.open_tenants),
                 secret=os.environ.get("KEEPWARM_SECRET", "").encode(),
             )
-            await house.serve(built, serving, admin)
+            await listeners.serve(built, serving, admin)
 
         asyncio.run(run())
 

@@ -39,7 +39,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if not (math.isfinite(number) and number >= 0):
                 raise ValueError(f"{name}: expected a number from 0, not {number}")
 
-    def saved(self, read: int) -> float:
+    def saved(self, read: float) -> float:
         """Return what so many read tokens cost less than computed ones."""
         return read * self.input / MILLION * (PLAIN - self.read_multiplier)
 
@@ -109,6 +109,11 @@ class Prices:
     def rates(self, model: str) -> Rates | None:
         """Return the rates of a model, if it has some."""
         return self._by_model.get(model)
+
+    def worth(self, model: str, read_tokens: float) -> float | None:
+        """Return what so many tokens cost less when they are read; None without rates."""
+        rates = self.rates(model)
+        return None if rates is None else rates.saved(read_tokens)
 
     def money(self, used: Iterable[Used]) -> Money | None:
         """Add up what models have used; None where none of them has rates."""

@@ -5,27 +5,22 @@ Rule: a field that is not known, or a value that cannot be, is refused by its na
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Annotated, Final, get_args
 
 import msgspec
 from msgspec import Meta
 
+from gateway.admin.ranges import instant
 from gateway.admin.shapes import AdminRefused
 from gateway.ask import Api
 from gateway.miss import REASONS
 from gateway.record import Outcome, Record
-from prefix_store.retention import parse_duration
 
 APIS: Final[tuple[str, ...]] = get_args(Api)
 OUTCOMES: Final[tuple[str, ...]] = get_args(Outcome)
-INSTANT: Final = "seconds since the epoch, ISO 8601 such as 2026-11-29T14:05:00Z, or -1h"
 HOUR_S: Final = 3_600.0
 TITLE_LENGTH: Final = 200
-
-_SECONDS: Final = re.compile(r"\d{1,12}(\.\d{1,9})?")
 
 
 class NoQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,19 +94,6 @@ def span(begin: str | None, end: str | None, *, now: float, otherwise: float = H
     if since > until:
         raise AdminRefused("from: lies after to", field="from", allowed="a time before to")
     return since, until
-
-
-def instant(text: str, field: str, now: float) -> float:
-    """Read a point in time. Raises AdminRefused."""
-    try:
-        if _SECONDS.fullmatch(text):
-            return float(text)
-        if text.startswith("-"):
-            return now - parse_duration(text[1:])
-        read = datetime.fromisoformat(text)
-        return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError) as error:
-        raise AdminRefused(f"{field}: {text!r} is no time", field=field, allowed=INSTANT) from error
 
 
 def _one_of(field: str, word: str | None, words: Iterable[str]) -> None:

@@ -57,7 +57,7 @@ RANGE: Final = ("from", "to")
 def check_fields(query: Mapping[str, str], known: Iterable[str]) -> None:
     """Refuse fields that this address does not have, and one that is given twice. Raises AdminRefused."""
     names, seen = tuple(known), set[str]()
-    for name, _ in query.items():  # a repeated field is there twice
+    for name in query.keys():  # noqa: SIM118 - a repeated field is there twice
         if name not in names:
             guess = nearest(name, names)
             hint = f"; did you mean {guess!r}?" if guess else ""
@@ -69,8 +69,8 @@ def check_fields(query: Mapping[str, str], known: Iterable[str]) -> None:
 
 def parse_range(query: Mapping[str, str], now: float) -> Range:
     """Read `from` (an hour ago where absent) and `to` (now). Raises AdminRefused."""
-    end = _time(query, "to", now) if "to" in query else now
-    start = _time(query, "from", now) if "from" in query else min(end, now) - DEFAULT_S
+    end = instant(query["to"], "to", now) if "to" in query else now
+    start = instant(query["from"], "from", now) if "from" in query else min(end, now) - DEFAULT_S
     if not start < end:
         raise AdminRefused("from: is not before to", field="from", allowed="a time before `to`")
     return Range(start, end)
@@ -90,11 +90,11 @@ def _given(query: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name, query[name]
 
 
-def _time(query: Mapping[str, str], name: str, now: float) -> float:
-    text = query[name].strip()
-    at = _read(text, now)
+def instant(text: str, field: str, now: float) -> float:
+    """Read a point in time. Raises AdminRefused."""
+    at = _read(text.strip(), now)
     if at is None or not 0 <= at <= LATEST:
-        raise AdminRefused(f"{name}: {text!r} is not a time", field=name, allowed=TIMES)
+        raise AdminRefused(f"{field}: {text!r} is not a time", field=field, allowed=TIMES)
     return at
 
 

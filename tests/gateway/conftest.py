@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.app import House, build_admin_app, build_house, build_serving_app
+from gateway.app import build_admin_app, build_serving_app
 from gateway.config import Settings
+from gateway.house import House, build_house
 from gateway.keyring import Keyring
 from gateway.money import Prices
 from gateway.prompt import Renderer

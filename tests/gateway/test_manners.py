@@ -15,8 +15,9 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from backports import zstd
 
-from gateway.app import build_house, build_serving_app
+from gateway.app import build_serving_app
 from gateway.config import Settings
+from gateway.house import build_house
 from gateway.keyring import Key, Keyring
 from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.sqlite_store import SqliteStore

@@ -17,8 +17,9 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from gateway.api import openapi
 from gateway.api.openapi_http import routes_of
-from gateway.app import build_house, build_serving_app
+from gateway.app import build_serving_app
 from gateway.config import Settings
+from gateway.house import build_house
 from gateway.prompt import Renderer
 from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.sqlite_store import SqliteStore
