@@ -25,11 +25,12 @@ from gateway.admin.views import RetentionQuery, TreeQuery
 from gateway.api import openai_chat
 from gateway.errors import BadRequest, UnknownModel
 from gateway.keys import BACKEND, POLICIES, RENDERER, TALLY
-from gateway.patience import NoAnswer, in_time
+from gateway.patience import ASK_AGAIN, NoAnswer, in_time
 from prefix_store.policy import Policy, PolicyRefused, PolicySet, parse_policy
 from prefix_store.store import Entry, Json, StoreUnavailable, UnknownPolicy, VersionConflict
 
 DEFAULT_TENANT = "default"
+MAY_BE_DONE = "It may still be purged."
 OPERATOR = "admin"  # who, in the audit trail: whoever may reach the admin port
 
 log = structlog.get_logger("gateway.admin")
@@ -140,8 +141,9 @@ async def purge(request: web.Request) -> web.Response:
     policies = request.app[POLICIES]
     wanted = shapes.purge_body(await request.read(), policies.classes)
     asked = request.app[BACKEND].purge(**await _filter(request, wanted))
+    limit_s, otherwise = (patience.LOOK_S, ASK_AGAIN) if wanted.dry_run else (patience.CHANGE_S, MAY_BE_DONE)
     try:
-        change = await in_time(asked, patience.LOOK_S if wanted.dry_run else patience.CHANGE_S)
+        change = await in_time(asked, limit_s, otherwise=otherwise)
     except NoAnswer:
         if not wanted.dry_run:
             await _audited(request, wanted, {"confirmed": False})
