@@ -19,6 +19,7 @@ from gateway.api import anthropic_http, models_http, openai_http, openapi_http, 
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
 from gateway.cors import preflights, reveals
+from gateway.dashboard import pages
 from gateway.house import House, kept_up
 from gateway.keys import (
     ADVICE,
@@ -118,7 +119,7 @@ def build_admin_app(house: House) -> web.Application:
     app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(harden)
     app.router.add_get("/metrics", metrics_page)
-    for room in (api, requests, live, events, about):
+    for room in (api, requests, live, events, about, pages):
         room.add_routes(app)
     return app
 
