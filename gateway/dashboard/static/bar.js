@@ -21,7 +21,7 @@ export function bar(root, { onkeys }) {
   const zone = el("button", { type: "button", class: "quiet", title: "Times in UTC or in your zone", onclick: () => state.set({ zone: state.get().zone === "utc" ? "local" : "utc" }, { replace: true }) });
   const theme = el("button", { type: "button", class: "quiet", onclick: nextTheme });
   const link = el("span", { class: "link", role: "status" }, "connecting");
-  const keys = el("button", { type: "button", class: "quiet", "aria-label": "Keys", title: "All keys (?)", onclick: onkeys }, "?");
+  const keys = el("button", { type: "button", class: "quiet for-keys", "aria-label": "Keys", title: "All keys (?)", onclick: onkeys }, "?");
   root.append(range, back, filters, el("span", { class: "spring" }), link, zone, theme, keys);
 
   const wide = matchMedia("(min-width: 761px)");

@@ -7,15 +7,15 @@
  * A chart's name and its words go to screen readers as a summary.
  */
 
-import { count, duration, exact, tick } from "./format.js";
+import { between, count, duration, exact, short, si, tick } from "./format.js";
 import { frame } from "./frame.js";
 import { hatch, ink, onRepaint } from "./paint.js";
 import * as state from "./state.js";
-import { el, fill, swatch } from "./ui.js";
+import { dash, el, fill, swatch } from "./ui.js";
 import { summary } from "./words.js";
 
 const FONT = "12px system-ui, sans-serif";
-const NARROW = 480; // pixels below which labels stand under the chart instead of beside it
+const NARROW = 264; // pixels of plot below which labels stand under the chart instead of beside it
 const ROW = 15; // pixels from one label to the next
 
 /**
@@ -27,18 +27,19 @@ export const lines = (options) => overTime({ ...options, stack: false });
 /** Parts of a whole over time, lowest first. `hatched` fills with lines. update as for lines(), values not summed up. */
 export const stacked = (options) => overTime({ ...options, stack: true });
 
-function overTime({ name, format, series, bands = [], stack, height = 184, max = null, formatAxis = format }) {
+function overTime({ name, format, series, bands = [], stack, height = 184, max = null, log = false, signed = false, ceiling = null, margin = MARGIN, labelled = true, formatAxis = format === si ? short : format }) {
   let data = { times: [], values: {}, marks: [], step: 60 };
   let plot = null;
   const holder = frame({ name, height, table: () => sheet(data, series, format), csv: () => data.times.length > 0 });
-  const legend = holder.legend(series);
+  const legend = holder.legend(series, stack ? key : dash);
 
+  const beside = (wide) => !labelled || wide - GUTTER - margin >= NARROW;
   const shown = () => [stack ? closed(data) : data.times, ...drawn(series, data, stack)];
   const options = (width) => ({
     width,
     height,
     tzDate: (at) => zoned(at),
-    padding: [10, width < NARROW ? 8 : margin(series), 0, 0],
+    padding: [10, labelled && beside(width) ? margin : 8, 0, 0],
     legend: { show: false },
     cursor: {
       y: false,
@@ -48,20 +49,20 @@ function overTime({ name, format, series, bands = [], stack, height = 184, max =
       bind: { dblclick: () => () => { state.unzoom(); return null; } },
     },
     select: { show: true },
-    scales: { x: { time: true, range: () => ends(data) }, y: { range: (_, __, top) => [0, max ?? roomy(top)] } },
+    scales: { x: { time: true, range: () => ends(data) }, y: log ? { distr: 3, range: (_, low, top) => decades(low, top) } : { range: (_, low, top) => [signed && low < 0 ? low * 1.1 : 0, max ?? roomy(ceiling?.() ?? top)] } },
     axes: [axis({ values: (_, splits, ___, ____, step) => splits.map((at) => tick(at, step, state.get().zone)), space: 64, size: 28 }),
-      axis({ values: (_, splits) => splits.map((value) => formatAxis(value)), size: gutter(formatAxis), space: 36, grid: true })],
+      axis({ values: (_, splits) => splits.map((value) => (value === null ? null : formatAxis(value))), size: GUTTER, space: 36, grid: true, ...(log ? { splits: (_, __, low, top) => powers(low, top), filter: (_, splits) => splits } : {}) })],
     series: [{}, ...series.map((one) => stroke(one, stack))],
-    bands: stack ? series.slice(1).map((_, place) => ({ series: [place + 2, place + 1] })) : bands.map((band) => between(band, series)),
+    bands: stack ? series.slice(1).map((_, place) => ({ series: [place + 2, place + 1] })) : bands.map((band) => filling(band, series)),
     hooks: { draw: [(u) => { plumb(u, data.marks); holder.marks(u, data.marks); label(u); }], setCursor: [(u) => hover(u)], setSelect: [(u) => zoom(u)] },
   });
-  const label = (u) => holder.labels(width(u) < NARROW ? [] : places(u, series, data, stack), u);
+  const label = (u) => holder.labels(labelled && beside(u.width) ? places(u, series, data, stack) : [], u);
   const hover = (u) => {
     if (u.cursor.idx === null || u.cursor.idx === undefined || !data.times.length) return holder.tip(null);
     const at = Math.min(u.cursor.idx, data.times.length - 1);
-    const rows = (stack ? [...series].reverse() : series).map((one) => el("tr", {}, el("th", { scope: "row" }, key(one), one.label),
-      el("td", {}, format(data.values[one.key]?.[at] ?? null))));
-    const title = `${exact(data.times[at], state.get().zone)} + ${duration(data.step)}`;
+    const rows = (stack ? [...series].reverse() : series).map((one) => el("tr", {}, el("th", { scope: "row" }, stack ? key(one) : dash(one), one.label),
+      el("td", {}, told(one, data, at, format))));
+    const title = between(data.times[at], data.times[at] + data.step, state.get().zone);
     return holder.tip(u, el("table", {}, el("caption", {}, title), el("tbody", {}, rows)));
   };
   const zoom = (u) => {
@@ -72,11 +73,11 @@ function overTime({ name, format, series, bands = [], stack, height = 184, max =
   };
   holder.onsize((wide) => {
     if (!wide) return;
-    if (plot && (wide < NARROW) !== (plot.width < NARROW)) { plot.destroy(); plot = null; }
+    if (plot && beside(wide) !== beside(plot.width)) { plot.destroy(); plot = null; }
     if (plot) plot.setSize({ width: wide, height });
-    else plot = new uPlot(options(wide), shown(), holder.canvas);
+    else if (data.times.length) plot = new uPlot(options(wide), shown(), holder.canvas);
     holder.plot(plot);
-    legend.hidden = wide >= NARROW;
+    legend.hidden = beside(wide);
   });
   const stop = onRepaint(() => plot?.redraw(false));
   return {
@@ -85,7 +86,8 @@ function overTime({ name, format, series, bands = [], stack, height = 184, max =
     update: (next) => {
       data = { ...data, ...next };
       holder.say(summary({ name, times: data.times, values: data.values, series, format, zone: state.get().zone }));
-      plot?.setData(shown());
+      if (plot) plot.setData(shown());
+      else holder.resize();
       holder.refresh();
     },
     destroy: () => { stop(); plot?.destroy(); holder.destroy(); },
@@ -96,12 +98,12 @@ function overTime({ name, format, series, bands = [], stack, height = 184, max =
  * A distribution over spans of time. series as for stacked(); update({edges, values: {key: [...]}, rules: [{at, label}]})
  * where values has one more than edges, the last beyond all; rules are drawn through it, such as a TTL.
  */
-export function histogram({ name, format, series, height = 184, formatEdge = duration }) {
+export function histogram({ name, format, series, height = 184, formatEdge = duration, formatAxis = format === si ? short : format }) {
   let data = { edges: [], values: {}, rules: [] };
   let plot = null;
   const bins = () => Array.from({ length: data.edges.length + 1 }, (_, place) => place);
   const holder = frame({ name, height, table: () => binSheet(name, data, series, format, formatEdge), csv: () => data.edges.length > 0 });
-  const legend = holder.legend(series);
+  const legend = holder.legend(series, key);
   const shown = () => [bins(), ...sums(series, data.values, bins().length)];
   const options = (width) => ({
     width,
@@ -111,7 +113,7 @@ export function histogram({ name, format, series, height = 184, formatEdge = dur
     cursor: { y: false, x: false, drag: { x: false, y: false }, points: { show: false }, bind: { dblclick: () => null } },
     scales: { x: { time: false, range: () => [0, Math.max(1, data.edges.length + 1)] }, y: { range: (_, __, top) => [0, roomy(top)] } },
     axes: [axis({ splits: () => ticks(data.edges, width), values: (_, splits) => splits.map((at) => formatEdge(data.edges[at - 1])), size: 28 }),
-      axis({ values: (_, splits) => splits.map(format), size: gutter(format), space: 36, grid: true })],
+      axis({ values: (_, splits) => splits.map((value) => formatAxis(value)), size: GUTTER, space: 36, grid: true })],
     series: [{}, ...series.map((one) => ({ ...stroke(one, true), width: 0, paths: uPlot.paths.bars({ size: [1, Infinity], align: 1, gap: 1 }) }))],
     hooks: { draw: [(u) => rule(u, data, holder)], setCursor: [(u) => hover(u)] },
   });
@@ -126,7 +128,7 @@ export function histogram({ name, format, series, height = 184, formatEdge = dur
   holder.onsize((wide) => {
     if (!wide) return;
     if (plot) plot.setSize({ width: wide, height });
-    else plot = new uPlot(options(wide), shown(), holder.canvas);
+    else if (data.edges.length) plot = new uPlot(options(wide), shown(), holder.canvas);
     holder.plot(plot);
     legend.hidden = series.length < 2;
   });
@@ -137,7 +139,8 @@ export function histogram({ name, format, series, height = 184, formatEdge = dur
     update: (next) => {
       data = { ...data, ...next };
       holder.say(`${name}. ${series.map((one) => `${one.label}: ${count((data.values[one.key] ?? []).reduce((a, b) => a + b, 0))}`).join(", ")}.`);
-      plot?.setData(shown());
+      if (plot) plot.setData(shown());
+      else holder.resize();
       holder.refresh();
     },
     destroy: () => { stop(); plot?.destroy(); holder.destroy(); },
@@ -177,11 +180,25 @@ export function bars({ name, format, onpick = null }) {
 
 // ---- what is drawn ----
 
-const width = (u) => u.width;
 const key = (one) => swatch(one.color.slice(2));
+const told = (one, data, at, format) => (one.tell ? one.tell(data, at) : format(data.values[one.key]?.[at] ?? null));
+const GUTTER = 60; // the same for all, so that moments stand under each other
+const MARGIN = 92; // for labels
+
+/** The ends of a scale of powers, with a little room. */
+const decades = (low, top) => (low > 0 ? [low / 1.3, top * 1.3] : [0.01, 10]);
+
+/** 1, 2, 5, 10, 20 … between the ends of a scale of powers. */
+function powers(low, top) {
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(top); power += 1) {
+    found.push(...[1, 2, 5].map((digit) => digit * 10 ** power));
+  }
+  const within = found.filter((value) => value >= low && value <= top);
+  return within.length > 7 ? within.filter((value) => /^1/.test(value.toExponential())) : within;
+}
+
 const roomy = (top) => (top > 0 ? top * 1.08 : 1);
-const margin = (series) => Math.min(132, 22 + 6.6 * Math.max(...series.map((one) => one.label.length)));
-const gutter = (format) => 14 + 6.6 * Math.max(...[0, 0.5, 1, 888_000].map((value) => format(value).length), 4);
 
 function zoned(at) {
   const moment = new Date(at * 1000);
@@ -211,7 +228,7 @@ function stroke(one, stack) {
   };
 }
 
-function between({ upper, lower, color, alpha = 0.14 }, series) {
+function filling({ upper, lower, color, alpha = 0.14 }, series) {
   const place = (wanted) => series.findIndex((one) => one.key === wanted) + 1;
   return { series: [place(upper), place(lower)], fill: () => ink(color, alpha) };
 }
@@ -237,7 +254,7 @@ function places(u, series, data, stack) {
   const wanted = series.map((one, place) => {
     const own = data.values[one.key] ?? [];
     const last = own.findLastIndex((value) => value !== null && value !== undefined);
-    if (last < 0 || (stack && !own.some((value) => value > 0))) return null;
+    if (one.quiet || last < 0 || (stack && !own.some((value) => value > 0))) return null;
     const top = columns[place][last];
     return { text: one.label, color: one.color, y: stack ? scale(top - own[last] / 2) : scale(top) };
   }).filter(Boolean).sort((a, b) => a.y - b.y);
@@ -301,13 +318,14 @@ const span = (edges, at, format) => {
 
 // ---- as tables ----
 
-function sheet({ times, values }, series, format) {
+function sheet(data, series, format) {
+  const { times, values } = data;
   const zone = state.get().zone;
   const row = (place) => series.map((one) => values[one.key]?.[place] ?? null);
   return {
     head: ["time", ...series.map((one) => one.label)],
     rows: times.map((at, place) => [new Date(at * 1000).toISOString(), ...row(place)]),
-    shown: times.map((at, place) => [exact(at, zone), ...row(place).map(format)]),
+    shown: times.map((at, place) => [exact(at, zone), ...series.map((one) => told(one, data, place, format))]),
   };
 }
 
@@ -317,6 +335,6 @@ function binSheet(name, { edges, values }, series, format, formatEdge) {
   return {
     head: [name, ...series.map((one) => one.label)],
     rows: bins.map((place) => [span(edges, place, formatEdge), ...row(place)]),
-    shown: bins.map((place) => [span(edges, place, formatEdge), ...row(place).map(format)]),
+    shown: bins.map((place) => [span(edges, place, formatEdge), ...row(place).map((value) => format(value))]),
   };
 }

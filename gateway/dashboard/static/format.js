@@ -23,9 +23,11 @@ export const si = (value) => {
   if (!known(value)) return UNKNOWN;
   const size = Math.abs(value);
   if (size < 10_000) return Number.isInteger(value) || size >= 100 ? count(value) : trim(value);
-  const step = SI.findLast(([, unit]) => size >= unit * 0.99995);
-  return `${trim(value / step[1])}${SPACE}${step[0]}`;
+  return scaled(value);
 };
+
+/** 5000 → "5 k": as short as it goes, for axes. */
+export const short = (value) => (known(value) && Math.abs(value) >= 1000 ? scaled(value) : si(value));
 
 /** 1234567 → "1.2 M tokens". */
 export const tokens = (value) => (known(value) ? `${si(value)}${SPACE}${value === 1 ? "token" : "tokens"}` : UNKNOWN);
@@ -96,6 +98,14 @@ export const exact = (at, zone = "utc") => {
 /** A moment as "14:05". */
 export const clock = (at, zone = "utc") => (known(at) ? parts(at, zone).time.slice(0, 5) : UNKNOWN);
 
+/** A span of time as "1 Mar 14:05 to 14:06". */
+export const between = (from, to, zone = "utc") => {
+  const [a, b] = [parts(from, zone), parts(to, zone)];
+  const day = ({ date }) => `${Number(date.slice(8))} ${MONTHS[Number(date.slice(5, 7)) - 1]}`;
+  const time = to - from < 60 ? (part) => part.time : (part) => part.time.slice(0, 5);
+  return `${day(a)} ${time(a)} to ${a.date === b.date ? "" : `${day(b)} `}${time(b)}`;
+};
+
 /** A moment as "1 Mar", "14:05" or "14:05:30": what a tick of this many seconds needs. */
 export const tick = (at, step, zone = "utc") => {
   const { date, time } = parts(at, zone);
@@ -118,6 +128,11 @@ const offset = (at) => {
   const size = Math.abs(minutes);
   const two = (part) => String(Math.floor(part)).padStart(2, "0");
   return `${minutes < 0 ? "−" : "+"}${two(size / 60)}:${two(size % 60)}`;
+};
+
+const scaled = (value) => {
+  const [unit, size] = SI.findLast(([, each]) => Math.abs(value) >= each * 0.9995) ?? SI[0];
+  return `${trim(value / size)}${SPACE}${unit}`;
 };
 
 /** Three digits or one behind the point: 1.25 → "1.3", 184.2 → "184". */

@@ -6,7 +6,7 @@
 import { exact } from "./format.js";
 import * as state from "./state.js";
 import { save } from "./api.js";
-import { el, fill, icon, say, swatch, unique } from "./ui.js";
+import { el, fill, icon, say, unique } from "./ui.js";
 
 export const MARKS = { start: "▲", restart: "↻", policy: "◆", purge: "✕", deploy: "●", alert: "!" };
 
@@ -70,16 +70,17 @@ export function frame({ name, height, table, csv }) {
     const wide = plot.series[1]?.paths && plot.scales.x.time === false ? 0.5 : 0;
     plot.setCursor({ left: plot.valToPos(columns[next] + wide, "x") + 0.01, top: 10 });
   };
-  const observer = new ResizeObserver(() => { if (!stage.hidden) sized(Math.floor(stage.clientWidth)); });
+  const resize = () => { if (!stage.hidden) sized(Math.floor(stage.clientWidth)); };
+  const observer = new ResizeObserver(resize);
   observer.observe(stage);
 
   return {
-    element, canvas, refresh, actions: [button, file],
+    element, canvas, refresh, resize, actions: [button, file],
     onsize: (listener) => { sized = listener; },
     plot: (made) => { plot = made; },
     say: (text) => say(words, text),
-    legend: (series) => {
-      const legend = el("ul", { class: "legend", hidden: true }, series.map((one) => el("li", {}, swatch(one.color.slice(2)), one.label)));
+    legend: (series, key) => {
+      const legend = el("ul", { class: "legend", hidden: true }, series.filter((one) => !one.quiet).map((one) => el("li", {}, key(one), one.label)));
       element.insertBefore(legend, sheet);
       return legend;
     },

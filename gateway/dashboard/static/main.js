@@ -33,6 +33,7 @@ const main = document.getElementById("main");
 let about = null;
 let open = null; // {name, view}
 let opening = 0;
+let marks = []; // events last heard of
 let soon = null;
 let led = false; // whether `g` was the last key
 
@@ -92,12 +93,11 @@ function drawSoon() {
 /** The events of a state's range, for marks on time axes; what was last known when they cannot be had. */
 async function eventsOf(now, signal) {
   try {
-    const answer = await api.get("events", { from: now.from, to: now.to }, { signal });
-    eventsOf.last = answer.events;
+    marks = (await api.get("events", { from: now.from, to: now.to }, { signal })).events;
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (!(error instanceof api.ApiError)) throw error;
   }
-  return eventsOf.last ?? [];
+  return marks;
 }
 
 async function learn() {

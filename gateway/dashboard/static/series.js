@@ -34,3 +34,12 @@ export function classes(usage, about) {
 }
 
 const length = (label) => Number.parseFloat(label) * ({ s: 1, m: 60, h: 3600, d: 86_400 }[label.at(-1)] ?? 1);
+
+/** The sums of a value since the range began, bucket by bucket. */
+export function running(usage, pick) {
+  let all = 0;
+  return usage.buckets.map((bucket) => (all += pick(bucket.total) ?? 0));
+}
+
+/** The ends of a time axis: the range, or the first bucket where that begins before it. */
+export const span = (usage) => [Math.min(usage.from, usage.buckets[0]?.start ?? usage.from), usage.to];

@@ -53,6 +53,7 @@ const ICONS = {
   table: "M2 3h12v10H2zM2 6.5h12M6.5 3v10",
   download: "M8 2v8M4.5 7 8 10.5 11.5 7M2 13.5h12",
   alarm: "M8 2 1.5 13.5h13zM8 6.5v3.5M8 11.8v.2",
+  advice: "M5.5 10.5a4 4 0 1 1 5 0V12h-5zM6 14h4",
   good: "M2.5 8.5 6 12l7.5-8",
   keys: "M1.5 4h13v8h-13zM4 7h.01M7 7h.01M10 7h.01M12 7h.01M5 9.8h6",
 };
@@ -95,9 +96,10 @@ export function number({ label, definition, kind = null }) {
   const value = el("span", { class: "value" }, UNKNOWN);
   const note = el("span", { class: "note" }, "\u00a0");
   const element = el("div", { class: `number${kind ? ` is-${kind}` : ""}` },
-    el("span", { class: "label" }, label, definition && what(definition)), value, note);
+    el("span", { class: "label" }, kind && swatch(kind), label, definition && what(definition)), value, note);
   const update = (told) => {
     say(value, told.value);
+    value.classList.toggle("long", told.value.length > 10);
     say(note, told.note || "\u00a0");
     value.title = told.title ?? "";
   };
@@ -109,6 +111,11 @@ export const moment = (at, now, zone) => el("time", { title: exact(at, zone), da
 
 /** A key to a colour: a swatch of the same fill as in the charts. */
 export const swatch = (kind) => el("span", { class: `swatch fill-${kind}`, "aria-hidden": "true" });
+
+/** A key to a line: as it is drawn, dashes and weight. */
+export const dash = ({ color, dash: dashed, width = 2 }) => el("span", {
+  class: "dash", "aria-hidden": "true", style: { "border-top": `${Math.max(1, width)}px ${dashed ? "dashed" : "solid"} var(${color})` },
+});
 
 /**
  * A panel: heading, actions, body, and its four states. `span` is how many of 12 columns it takes.
@@ -128,20 +135,21 @@ export function panel({ title, span = 12, definition = null, rows = null, action
     if (name === "empty") fill(notice, empty(told));
     else if (name === "broken") fill(notice, broken(told));
     else fill(notice);
+    element.toggleAttribute("data-blank", name === "empty" || (name === "broken" && !told.since));
   };
   state("loading");
   return { element, body, heading, title: (text) => say(heading, text), state };
 }
 
 /** What to do to see something here. */
-export const empty = ({ say: words, command = null }) =>
-  el("div", { class: "empty" }, el("p", {}, words), command && copyable(command));
+export const empty = ({ say: words, command = null, brief = false }) =>
+  el("div", { class: "empty" }, el("p", {}, brief ? "Nothing in this range." : words), command && !brief && copyable(command));
 
 /** Since when something is stale and why; the rest of the page stays usable. */
-export const broken = ({ error, since, retry = null, zone }) =>
+export const broken = ({ error, since, retry = null, zone, brief = false }) =>
   el("p", { class: "broken" }, icon("alarm"),
-    `${since ? `Stale since ${exact(since, zone)}` : "Nothing to show yet"}: ${error?.message ?? "no answer"} `,
-    retry && el("button", { type: "button", onclick: retry }, "Try again"));
+    `${since ? `Stale since ${exact(since, zone)}` : "Nothing to show yet"}${brief ? "." : `: ${error?.message ?? "no answer"}`}`,
+    retry && !brief && el("button", { type: "button", onclick: retry }, "Try again"));
 
 function copyable(command) {
   const button = el("button", { type: "button", class: "quiet" }, "Copy");
@@ -150,14 +158,15 @@ function copyable(command) {
 }
 
 /**
- * Fetch for panels: each runs through loading, ready, empty and broken by itself. Only the newest answer is shown.
+ * Fetch for panels: they run through loading, ready, empty and broken together; the first says why. Only the newest
+ * answer is shown.
  * load(state) → promise; `show(answer, state)` draws it; `isEmpty(answer)` → false, or {say, command}.
  */
 export function loader({ panels, fetch, show, isEmpty = () => false }) {
   let running = null;
   let since = null;
   let last = null;
-  const each = (name, told) => panels.forEach((one) => one.state(name, told));
+  const each = (name, told) => panels.forEach((one, place) => one.state(name, place ? { ...told, brief: true } : told));
   const load = async (state) => {
     running?.abort();
     const mine = (running = new AbortController());

@@ -2,9 +2,9 @@
  * What numbers say, in words: findings for titles, summaries for charts. Pure: series in, a sentence out.
  */
 
-import { FEW, clock, count, percent, seconds, si } from "./format.js";
+import { FEW, clock, count, percent, seconds, si, tick } from "./format.js";
 
-const STEP = 0.1; // how far a ratio must move, in tenths of all tokens, to be a finding
+const STEP = 0.1; // how far a ratio must move to be a finding
 const SIDE = 3; // buckets on each side of a step that must agree
 
 /** "Read ratio. 60 points from 13:05 to 14:04. by tokens: now 82.4 %, lowest 31.0 % at 13:40, highest 84.1 % at 13:12." */
@@ -22,24 +22,26 @@ export function summary({ name, times, values, series, format, zone = "utc" }) {
 }
 
 /**
- * Where a ratio changed and stayed changed: {at, before, after} or null. parts and wholes are of each bucket, so that
- * busy buckets weigh more; a side with fewer than FEW requests proves nothing.
+ * The stretches of a range in which a ratio held, oldest first: [{at, ratio}], at least one where anything is known.
+ * Busy buckets weigh more; a stretch with fewer than FEW requests, or shorter than SIDE buckets, proves nothing.
  */
-export function step({ times, parts, wholes, requests }) {
-  let best = null;
-  for (let place = SIDE; place <= times.length - SIDE; place += 1) {
-    const [left, right] = [side(parts, wholes, requests, 0, place), side(parts, wholes, requests, place, times.length)];
-    if (left.requests < FEW || right.requests < FEW || left.whole === 0 || right.whole === 0) continue;
-    const [before, after] = [left.part / left.whole, right.part / right.whole];
-    const weight = (after - before) ** 2 * ((left.whole * right.whole) / (left.whole + right.whole));
-    if (Math.abs(after - before) >= STEP && weight > (best?.weight ?? 0)) best = { at: times[place], before, after, weight };
-  }
-  return best && { at: best.at, before: best.before, after: best.after };
-}
-
-function side(parts, wholes, requests, from, to) {
-  const add = (numbers) => numbers.slice(from, to).reduce((all, one) => all + (one ?? 0), 0);
-  return { part: add(parts), whole: add(wholes), requests: add(requests) };
+export function stretches({ times, parts, wholes, requests }) {
+  const add = (numbers, from, to) => numbers.slice(from, to).reduce((all, one) => all + (one ?? 0), 0);
+  const side = (from, to) => ({ part: add(parts, from, to), whole: add(wholes, from, to), requests: add(requests, from, to) });
+  const split = (from, to) => {
+    let best = null;
+    for (let place = from + SIDE; place <= to - SIDE; place += 1) {
+      const [left, right] = [side(from, place), side(place, to)];
+      if (left.requests < FEW || right.requests < FEW || !left.whole || !right.whole) continue;
+      const moved = right.part / right.whole - left.part / left.whole;
+      const weight = moved ** 2 * ((left.whole * right.whole) / (left.whole + right.whole));
+      if (Math.abs(moved) >= STEP && weight > (best?.weight ?? 0)) best = { place, weight };
+    }
+    return best ? [...split(from, best.place), ...split(best.place, to)] : [from];
+  };
+  const starts = split(0, times.length);
+  return starts.map((from, place) => ({ at: times[from], ...side(from, starts[place + 1] ?? times.length) }))
+    .filter(({ whole }) => whole > 0).map(({ at, part, whole }) => ({ at, ratio: part / whole }));
 }
 
 /** The title of the read ratio: what happened to it, else what it is. */
@@ -47,16 +49,23 @@ export function readRatio(usage, zone = "utc") {
   const { requests, prompt_tokens: prompt, read_tokens: read } = usage.total;
   if (!requests || !prompt) return "Read ratio: no prompts in this range";
   if (requests < FEW) return `${si(read)} of ${si(prompt)} prompt tokens were read, in ${count(requests)} ${plural(requests, "request")}`;
-  const moved = step({
+  const held = stretches({
     times: usage.buckets.map(({ start }) => start),
     parts: usage.buckets.map(({ total }) => total.read_tokens),
     wholes: usage.buckets.map(({ total }) => total.prompt_tokens),
     requests: usage.buckets.map(({ total }) => total.requests),
   });
-  if (!moved) return `Read ratio holds at ${percent(read / prompt)}`;
-  const verb = moved.after < moved.before ? "fell" : "rose";
-  return `Read ratio ${verb} from ${whole(moved.before)} to ${whole(moved.after)} at ${clock(moved.at, zone)}`;
+  if (held.length < 2) return `Read ratio holds at ${percent(read / prompt)}`;
+  const [before, during, after] = [held.at(-3), held.at(-2), held.at(-1)];
+  const days = usage.to - usage.from > 86_400;
+  const at = (moment) => (days ? tick(moment, 86_400, zone) : clock(moment, zone));
+  if (before && Math.abs(after.ratio - before.ratio) < STEP) {
+    return `${moved(before, during)} at ${at(during.at)} and is back at ${whole(after.ratio)} since ${at(after.at)}`;
+  }
+  return `${moved(during, after)} at ${at(after.at)}`;
 }
+
+const moved = (from, to) => `Read ratio ${to.ratio < from.ratio ? "fell" : "rose"} from ${whole(from.ratio)} to ${whole(to.ratio)}`;
 
 /** The title of the first token: how much sooner it comes on a hit. */
 export function firstToken(total) {
