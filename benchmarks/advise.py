@@ -1,8 +1,8 @@
-"""How fast `keepwarm advise` replays a million requests, and in how much memory: `python -m benchmarks.advise [REQUESTS]`.
+"""How fast `keepwarm advise` replays a million requests, and in how much memory.
 
 The trace is made up: eight applications with prompts of their own, conversations that grow turn by turn, and gaps of
 seconds to hours; 512 tokens a block, as in the public traces. The command runs in a process of its own and reads the
-trace from a file. The last line is one JSON object.
+trace from a file. Run: `python -m benchmarks.advise [REQUESTS]`; the last line is one JSON object.
 """
 
 from __future__ import annotations
