@@ -23,6 +23,10 @@ from engine.errors import EngineUnavailable
 from gateway.admin import about, api, events, live, requests
 from gateway.admin.guard import guards, harden
 from gateway.admin.view import view
+from gateway.advice.advise import Pool
+from gateway.advice.office import Office
+from gateway.advice.trace import Group
+from gateway.advice.traffic import Traffic
 from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
@@ -34,6 +38,7 @@ from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import Keyring
 from gateway.keys import (
+    ADVICE,
     BACKEND,
     EXCHANGES,
     KEYRING,
@@ -88,6 +93,8 @@ class House:
     recent: Recent
     hub: Hub
     timeline: Timeline
+    traffic: Traffic
+    office: Office
 
 
 def build_house(
@@ -108,7 +115,9 @@ def build_house(
     keyring = keyring or Keyring(())
     tally = Tally(state, keyring.tenants)
     book = Ledger(ledger, policies, backend)
-    recall = Recall(state, secret=secret or secrets.token_bytes(32))
+    secret = secret or secrets.token_bytes(32)
+    recall = Recall(state, secret=secret)
+    traffic, office = _advice(settings, backend, policies, secret)
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
     recent, hub = Recent(most=settings.recent_requests), Hub(view)
     return House(
@@ -116,7 +125,7 @@ def build_house(
         backend=backend,
         renderer=renderer,
         exchanges=Exchanges(
-            backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally, book, recent, hub)
+            backend, renderer, metrics, policies, diagnosis, witnesses=(metrics, tally, book, recent, hub, traffic)
         ),
         metrics=metrics,
         policies=policies,
@@ -128,7 +137,24 @@ def build_house(
         recent=recent,
         hub=hub,
         timeline=Timeline(state, hub, now=time.time),
+        traffic=traffic,
+        office=office,
     )
+
+
+def _advice(settings: Settings, backend: Backend, policies: Policies, secret: bytes) -> tuple[Traffic, Office]:
+    def pool() -> Pool:
+        card = backend.card
+        if card is None:
+            return Pool()
+        return Pool(blocks=card.blocks, block_tokens=card.block_tokens, bytes_per_token=card.kv_bytes_per_token)
+
+    def kept(group: Group) -> tuple[str | None, float]:
+        policy = policies.known.govern(model=group.model, tenant=group.tenant)
+        return policy.default_ttl, policy.default_s or 0.0
+
+    traffic = Traffic(secret=secret, block_tokens=lambda: pool().block_tokens, ttl=kept, file=settings.traffic_log)
+    return traffic, Office(traffic, ttl_s=lambda group: kept(group)[1], pool=pool)
 
 
 def build_serving_app(house: House) -> web.Application:
@@ -174,6 +200,7 @@ async def _kept_up(house: House) -> AsyncIterator[None]:
         house.tally.flushing(),
         house.ledger.flushing(),
         house.recall.flushing(),
+        house.traffic.flushing(),
     ):
         yield
 
@@ -234,6 +261,7 @@ def _furnish(app: web.Application, house: House) -> None:
     app[TIMELINE] = house.timeline
     app[LEDGER] = house.ledger
     app[PRICES] = house.prices
+    app[ADVICE] = house.office
     app[RENDERER] = house.renderer
     app.on_response_prepare.append(write_request_id)
 

@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gateway.advice.cli import advise
 from gateway.config import SETTINGS, Settings, cache_dir, state_dir
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
@@ -39,6 +40,7 @@ app = typer.Typer(
 config_app = typer.Typer(name="config", help="The configuration file.", no_args_is_help=True)
 app.add_typer(config_app)
 app.add_typer(operators)
+app.command()(advise)
 
 
 def _option(name: str) -> Any:
@@ -75,6 +77,7 @@ def serve(
     canonical_json: Annotated[Given, _option("canonical_json")] = None,
     normalise_telemetry: Annotated[Given, _option("normalise_telemetry")] = None,
     recent_requests: Annotated[Given, _option("recent_requests")] = None,
+    traffic_log: Annotated[Given, _option("traffic_log")] = None,
     config: Annotated[Given, _option("config")] = None,
     redis: Annotated[Given, _option("redis")] = None,
     ledger_retention: Annotated[Given, _option("ledger_retention")] = None,

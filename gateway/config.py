@@ -88,6 +88,9 @@ class Settings:
     recent_requests: int = _setting(
         "2000", parse_count, "Requests whose counts and times stay to be looked at, in 64 MiB at most; never text."
     )
+    traffic_log: Path | None = _setting(  # noqa: RUF009 - a field like all others
+        None, Path, "File that each prompt's keyed block hashes are appended to, for `keepwarm advise --trace`."
+    )
     config: Path | None = _setting(None, Path, "Configuration file, such as keepwarm.toml.")  # noqa: RUF009
     redis: str | None = _setting(
         None, parse_redis, "Redis that several gateways share, such as redis://host:6379/0.", secret=True

@@ -7,6 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
+from gateway.advice.office import Office
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.errors import Problem
@@ -23,6 +24,7 @@ from gateway.recent import Recent
 from gateway.tally import Tally
 from gateway.timeline import Timeline
 
+ADVICE: Final = web.AppKey("advice", Office)
 SETTINGS: Final = web.AppKey("settings", Settings)
 BACKEND: Final = web.AppKey("backend", Backend)
 EXCHANGES: Final = web.AppKey("exchanges", Exchanges)

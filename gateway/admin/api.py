@@ -18,6 +18,7 @@ from aiohttp import web
 from engine.errors import EngineUnavailable
 from gateway import patience
 from gateway.admin import shapes, usage, views
+from gateway.admin.advice import advice
 from gateway.admin.answers import operator_of
 from gateway.admin.answers import told as _told
 from gateway.admin.shapes import AdminRefused, AuditQuery, DeleteQuery, PageQuery, PurgeBody
@@ -50,6 +51,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/admin/v1/stats", _told(stats))
     app.router.add_get("/admin/v1/audit", _told(audit))
     app.router.add_get("/admin/v1/usage", _told(usage.usage))
+    app.router.add_get("/admin/v1/advice", _told(advice))
 
 
 async def list_policies(request: web.Request) -> web.Response:
