@@ -9,7 +9,7 @@ import { classes } from "../series.js";
 import { el, empty, fill, panel, swatch, what } from "../ui.js";
 import { divergence, strip, timeline } from "./request_layout.js";
 import { helps, kind, spoken, told } from "./reasons.js";
-import { outcome } from "./requests.js";
+import { outcome } from "./outcome.js";
 
 const GRID = 160; // blocks beyond which their borders are not drawn
 const PHASES = {

@@ -7,6 +7,7 @@ import * as api from "../api.js";
 import { UNKNOWN, count, exact, seconds, si, share } from "../format.js";
 import * as state from "../state.js";
 import { el, empty, fill, loader, panel, say, swatch } from "../ui.js";
+import { outcome } from "./outcome.js";
 import { detail } from "./request_detail.js";
 import { accepts, mainReason, merged, strip } from "./request_layout.js";
 import { kind, spoken, told } from "./reasons.js";
@@ -17,7 +18,6 @@ export const icon = "requests";
 
 const PAGE = 100;
 const WAITING = 500; // live requests kept behind the button
-const SIGNS = { finished: "✓", failed: "!", refused: "⊘", cancelled: "✕" };
 const NOTHING = { say: "No request came in this range. Send one, or play an hour of made-up traffic:", command: "keepwarm demo --traffic" };
 
 /** Build the view; gives {update(state, {quiet}), destroy()}. */
@@ -170,10 +170,6 @@ function line(request, zone) {
     cell("missed-most-by", reason ? [swatch(kind(reason)), spoken(reason)] : request.prompt === null ? UNKNOWN : "nothing", { title: reason ? told(reason) : null }),
     cell("first-token", seconds(request.first_token_s), { class: "num" }));
 }
-
-/** An outcome as sign and word; the sign tells it without colour. */
-export const outcome = ({ outcome: word, prewarm, status }) => el("span", { class: `outcome is-${word}`, title: `HTTP ${status}` },
-  el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[word] ?? "•"), prewarm ? "pre-warm" : word);
 
 function mini(request) {
   const { parts } = strip(request);
