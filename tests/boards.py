@@ -10,8 +10,12 @@ from typing import Any, Final
 import yaml
 
 ROOT = Path(__file__).parent.parent
-BOARDS: Final = {path.name: json.loads(path.read_text()) for path in (ROOT / "deploy/grafana/dashboards").glob("*.json")}
-RULES: Final = {path.name: yaml.safe_load(path.read_text()) for path in (ROOT / "deploy/prometheus/rules").glob("*.yml")}
+BOARDS: Final = {
+    path.name: json.loads(path.read_text()) for path in (ROOT / "deploy/grafana/dashboards").glob("*.json")
+}
+RULES: Final = {
+    path.name: yaml.safe_load(path.read_text()) for path in (ROOT / "deploy/prometheus/rules").glob("*.yml")
+}
 
 # vLLM's board (examples/observability/dashboards/grafana/vllm_kv_cache.json), panel by panel, without the rows that a
 # KV connector or images would fill. It asks with the labels that Prometheus and the engine put to each series.

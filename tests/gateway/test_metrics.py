@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.messages import SPANS_S, EngineStats, Histo
+from gateway.ask import Ask
 from gateway.metrics import Metrics, MetricsOptions
 from gateway.metrics.own import Worth
 from gateway.miss import REASONS
@@ -161,6 +162,21 @@ def test_times_go_where_they_belong():
     assert total(values, "keepwarm_queue_seconds_bucket", le="0.005") == 2
     assert total(values, "keepwarm_prefill_seconds_bucket", le="0.4") == 2
     assert total(values, "keepwarm_request_duration_seconds_sum") == 0.55
+
+
+def test_tokens_that_came_together_shared_the_wait():
+    """Answer tokens are counted as they come, and timed from the second on."""
+    made = metrics()
+    ask = Ask(id="a", model="tiny")
+    made.tokens(ask, 2, 0.5, first=True, read=0)
+    made.tokens(ask, 1, 0.02, first=False, read=0)
+    made.tokens(ask, 4, 0.04, first=False, read=0)
+    values = page(made)
+    assert total(values, "keepwarm_output_tokens_total", model="tiny") == 7
+    assert total(values, "vllm:generation_tokens_total") == 7
+    for name in ("keepwarm_inter_token_latency_seconds", "vllm:inter_token_latency_seconds"):
+        assert (total(values, f"{name}_count"), total(values, f"{name}_sum")) == (5, pytest.approx(0.06))
+        assert [total(values, f"{name}_bucket", le=le) for le in ("0.005", "0.01", "0.02")] == [0, 4, 5]
 
 
 def test_overhead_begins_at_50_microseconds():
