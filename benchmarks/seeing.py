@@ -154,7 +154,7 @@ class Busy(Immediate):
 
     async def stats(self) -> EngineStats:
         """Return a snapshot as a busy engine's."""
-        spread = Histo(tuple(range(1, len(SPANS_S) + 2)), 1e6)
+        spread = Histo(counts=tuple(range(1, len(SPANS_S) + 2)), sum=1e6)
         by = {f"{klass}|{kept}": 1000 for klass in BUILT_IN for kept in ("promised", "held")}
         broken = {f"{klass}|{tenant}": 1 for klass in BUILT_IN for tenant in TENANTS}
         return EngineStats(

@@ -264,7 +264,7 @@ class Refused(_Message, frozen=True, kw_only=True):
 SPANS_S: Final = (1, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400)
 
 
-class Histo(msgspec.Struct, frozen=True):
+class Histo(msgspec.Struct, frozen=True, kw_only=True):
     """Spans of time, counted. `counts` has one number for each edge of `SPANS_S`, and one for all that is longer.
 
     Nothing counted yet may be no counts at all.

@@ -239,7 +239,7 @@ def test_the_engine_tells_what_it_keeps():
         blocks_expired_total=7,
         blocks_evicted_total=8,
         purged_total=9,
-        reuse_gap=Histo((1, 2, *(0,) * (len(SPANS_S) - 2), 4), 100_000.0),
+        reuse_gap=Histo(counts=(1, 2, *(0,) * (len(SPANS_S) - 2), 4), sum=100_000.0),
     )
     values = page(metrics(tenants=("a",)), stats)
     assert total(values, "keepwarm_cache_entries", **{"class": "5m", "kept": "held"}) == 3
