@@ -18,6 +18,7 @@ from engine.messages import EngineStats, ModelCard
 from gateway.metrics.engine import EngineSeries
 from gateway.metrics.own import Own
 from gateway.metrics.shapes import TOKEN_BUCKETS, renamed, spans
+from gateway.metrics.stream import Stream
 from gateway.record import Record
 
 ENGINE: Final = "0"  # the number of the one engine
@@ -32,9 +33,9 @@ BLOCKS: Final = {
 class Compat(Collector):
     """Families under vLLM's names."""
 
-    def __init__(self, model: str, own: Own, engine: EngineSeries) -> None:
+    def __init__(self, model: str, own: Own, stream: Stream, engine: EngineSeries) -> None:
         """Tell these series once more."""
-        self._own, self._engine = own, engine
+        self._own, self._stream, self._engine = own, stream, engine
         self._labels = {"model_name": model, "engine": ENGINE}
         self._prompt = self._read = 0
         registry = CollectorRegistry()
@@ -67,26 +68,24 @@ class Compat(Collector):
         yield from self._tokens()
         for source, name in (
             (self._own.first_token, "time_to_first_token_seconds"),
-            (self._own.gap, "inter_token_latency_seconds"),
             (self._own.duration, "e2e_request_latency_seconds"),
             (self._own.queue, "request_queue_time_seconds"),
             (self._own.prefill, "request_prefill_time_seconds"),
         ):
             (family,) = source.collect()
             yield renamed(family, f"vllm:{name}", self._labels)
+        yield renamed(self._stream.gaps(), "vllm:inter_token_latency_seconds", self._labels)
         yield from self._histograms.collect()
         if self._engine.reading.stats is not None:
             yield from self._snapshot(self._engine.reading.stats, self._engine.reading.card)
 
     def _tokens(self) -> Iterator[Metric]:
-        (output,) = self._own.output.collect()
-        generated = output.samples[0].value
         for name, text, count in (
             ("prefix_cache_queries", "Prompt tokens that were looked up.", self._prompt),
             ("prefix_cache_hits", "Prompt tokens that were found.", self._read),
             ("prompt_tokens", "Prompt tokens.", self._prompt),
             ("prompt_tokens_cached", "Prompt tokens whose keys and values were reused.", self._read),
-            ("generation_tokens", "Answer tokens.", generated),
+            ("generation_tokens", "Answer tokens.", self._stream.output),
         ):
             yield self._counter(name, text, {"": count}, "")
         sources = {"local_compute": self._prompt - self._read, "local_cache_hit": self._read, "external_kv_transfer": 0}

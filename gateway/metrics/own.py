@@ -72,13 +72,6 @@ class Own:
         self._saved.labels(self._model, worth.currency).inc(worth.saved)
         self._paid.labels(self._model, worth.currency).inc(worth.paid)
 
-    def tokens(self, count: int, waited_s: float, *, first: bool) -> None:
-        """Count answer tokens and time them; tokens that came together shared the wait."""
-        self.output.inc(count)
-        if not first:
-            for _ in range(count):
-                self.gap.observe(waited_s / count)
-
     def spent(self, phase: Phase, seconds: float) -> None:
         """Count time that the gateway itself took."""
         self._overhead[phase].observe(seconds)
@@ -158,8 +151,6 @@ class Own:
         kinds = [("read", "none"), ("uncached", "none"), ("unknown", "none")]
         kinds += [("write", ttl) for ttl in (*sorted(self._classes), OTHER)]
         self._input = {(cache, ttl): tokens.labels(model, cache, ttl) for cache, ttl in kinds}
-        self.input = tokens
-        self.output = Counter("keepwarm_output_tokens", "Answer tokens.", ["model"], registry=registry).labels(model)
         self._prewarms = Counter(
             "keepwarm_prewarms", "Requests that only made the cache warm.", ["model"], registry=registry
         ).labels(model)
@@ -213,9 +204,6 @@ class Own:
             "time_to_first_token", "From a request's arrival to its first token.", "cache", shapes.WAIT_BUCKETS_S
         )
         self._first_token = {kind: self.first_token.labels(model, kind) for kind in ("hit", "miss")}
-        self.gap = timer(
-            "inter_token_latency", "Between one answer token and the next.", "", shapes.TOKEN_GAP_BUCKETS_S
-        ).labels(model)
         self.duration = timer(
             "request_duration",
             "From a request's arrival to its end, of those that finished.",

@@ -19,6 +19,7 @@ from gateway.metrics.engine import EngineSeries, Reading
 from gateway.metrics.genai import GenAi
 from gateway.metrics.own import Own, Pricing, Worth
 from gateway.metrics.shapes import Plain
+from gateway.metrics.stream import Stream
 from gateway.metrics.tenants import Tenants
 from gateway.overhead import Phase
 from gateway.record import Record
@@ -56,13 +57,15 @@ class Metrics:
         registry = CollectorRegistry()
         self._pricing = pricing
         self._own = Own(registry, model, options.classes)
+        self._stream = Stream(model)
+        registry.register(self._stream)
         self._genai = GenAi(registry, model)
         self._tenants = Tenants(registry, options.tenants)
         self._engine = EngineSeries(options.classes, self._tenants.names, self._tenants.fold)
         registry.register(self._engine)
         self._compat: Compat | None = None
         if options.compat == "on" or (options.compat == "auto" and backend == BUNDLED):
-            self._compat = Compat(model, self._own, self._engine)
+            self._compat = Compat(model, self._own, self._stream, self._engine)
             registry.register(self._compat)
         self._degraded = Gauge(
             "keepwarm_state_degraded", "Whether the shared state is on local knowledge only.", registry=registry
@@ -83,7 +86,7 @@ class Metrics:
 
     def tokens(self, ask: Ask, count: int, waited_s: float, *, first: bool, read: int) -> None:  # noqa: ARG002
         """Count answer tokens as they come."""
-        self._own.tokens(count, waited_s, first=first)
+        self._stream.tokens(count, waited_s, first=first)
 
     def spent(self, phase: Phase, seconds: float) -> None:
         """Count time that the gateway itself took."""

@@ -6,7 +6,6 @@ import json
 import math
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -77,13 +76,13 @@ def talk(server: Server) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def window(start_server: StartServer) -> Iterator[Window]:
+def window(start_server: StartServer) -> Window:
     """What two scrapes see of a server, before and after traffic of every kind."""
     server = start_server("--kv-bytes", POOL, "--metrics-tenants", "default")
     began, first = scrape(server)
     assert talk(server) == [200] * 15 + [404, 400, 400]
     ended, last = scrape(server)
-    yield Window(first, last, ended - began)
+    return Window(first, last, ended - began)
 
 
 @pytest.mark.parametrize(("source", "query"), QUERIES)

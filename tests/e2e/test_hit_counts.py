@@ -36,7 +36,7 @@ def total(series: Vector, name: str, **labels: str) -> float:
     return sum(value for one, value in series.items() if wanted <= set(one))
 
 
-def counted(server: Server) -> tuple[float, float, float, float, float]:
+def counted(server: Server) -> tuple[float, ...]:
     """Tokens looked up and found by vLLM's names, ours and the engine's; requests looked up."""
     series = read(page(server))
     asked, found = ({total(series, name) for name in names} for names in (ASKED, FOUND))

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.messages import SPANS_S, EngineStats, Histo
+from gateway.ask import Ask
 from gateway.metrics import Metrics, MetricsOptions
 from gateway.metrics.own import Worth
 from gateway.miss import REASONS
@@ -163,6 +164,21 @@ def test_times_go_where_they_belong():
     assert total(values, "keepwarm_request_duration_seconds_sum") == 0.55
 
 
+def test_tokens_that_came_together_shared_the_wait():
+    """Answer tokens are counted as they come, and timed from the second on."""
+    made = metrics()
+    ask = Ask(id="a", model="tiny")
+    made.tokens(ask, 2, 0.5, first=True, read=0)
+    made.tokens(ask, 1, 0.02, first=False, read=0)
+    made.tokens(ask, 4, 0.04, first=False, read=0)
+    values = page(made)
+    assert total(values, "keepwarm_output_tokens_total", model="tiny") == 7
+    assert total(values, "vllm:generation_tokens_total") == 7
+    for name in ("keepwarm_inter_token_latency_seconds", "vllm:inter_token_latency_seconds"):
+        assert (total(values, f"{name}_count"), total(values, f"{name}_sum")) == (5, pytest.approx(0.06))
+        assert [total(values, f"{name}_bucket", le=le) for le in ("0.005", "0.01", "0.02")] == [0, 4, 5]
+
+
 def test_overhead_begins_at_50_microseconds():
     """Each phase of the gateway's own time has its histogram from the start."""
     made = metrics()
@@ -223,7 +239,7 @@ def test_the_engine_tells_what_it_keeps():
         blocks_expired_total=7,
         blocks_evicted_total=8,
         purged_total=9,
-        reuse_gap=Histo((1, 2, *(0,) * (len(SPANS_S) - 2), 4), 100_000.0),
+        reuse_gap=Histo(counts=(1, 2, *(0,) * (len(SPANS_S) - 2), 4), sum=100_000.0),
     )
     values = page(metrics(tenants=("a",)), stats)
     assert total(values, "keepwarm_cache_entries", **{"class": "5m", "kept": "held"}) == 3
