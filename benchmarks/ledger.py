@@ -1,4 +1,4 @@
-"""The ledger alone: adding a record, and the usage of thirty days with fifty tenants, over SQLite.
+"""The ledger alone: filling and asking thirty days with fifty tenants, over SQLite.
 
 No model, no engine and no HTTP. Times are CPU time, so that a busy machine measures the
 same. Run it by itself with `python -m benchmarks.ledger`; the last line is one JSON object.
