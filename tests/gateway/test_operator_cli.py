@@ -34,6 +34,7 @@ COMMANDS = (
     ["purge", "--all"],
     ["entries"],
     ["stats"],
+    ["usage"],
 )
 CHANGED = Changed(
     seq=1,
