@@ -131,7 +131,8 @@ async def test_events_are_read_however_the_bytes_are_cut(run: Run) -> None:
     stream = ': hello\n\nevent: state\ndata: {"a":\ndata: "é"}\n\nevent: change\r\ndata: 2\r\n\r\n'
     script = f"""await (async () => {{
         const bytes = new TextEncoder().encode({json.dumps(stream)});
-        const body = new ReadableStream({{ start(c) {{ for (const b of bytes) c.enqueue(new Uint8Array([b])); c.close(); }} }});
+        const start = (c) => {{ for (const byte of bytes) c.enqueue(new Uint8Array([byte])); c.close(); }};
+        const body = new ReadableStream({{ start }});
         const found = [];
         for await (const event of m.events(body)) found.push(event);
         return found;
