@@ -27,6 +27,7 @@ from gateway.auth import keys_required
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.cors import preflights, reveals
+from gateway.dashboard import pages
 from gateway.diagnosis import Diagnosis
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
@@ -148,6 +149,7 @@ def build_admin_app(house: House) -> web.Application:
     _furnish(app, house)
     app.router.add_get("/metrics", metrics_page)
     add_routes(app)
+    pages.add_routes(app)
     return app
 
 
