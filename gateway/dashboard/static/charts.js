@@ -154,7 +154,7 @@ export function histogram({ name, format, series, height = 184, formatEdge = dur
 export function bars({ name, format, onpick = null }) {
   let rows = [];
   const list = el("ol", { class: "bars" });
-  const holder = frame({ name, height: null, table: () => ({ head: ["", "part", name], rows: rows.flatMap((row) => row.parts.map((part) => [row.label, part.label ?? part.kind, part.value])), shown: rows.flatMap((row) => row.parts.map((part) => [row.label, part.label ?? part.kind, format(part.value)])) }), csv: () => rows.length > 0 });
+  const holder = frame({ name, height: null, role: onpick ? "group" : "img", table: () => ({ head: ["", "part", name], rows: rows.flatMap((row) => row.parts.map((part) => [row.label, part.label ?? part.kind, part.value])), shown: rows.flatMap((row) => row.parts.map((part) => [row.label, part.label ?? part.kind, format(part.value)])) }), csv: () => rows.length > 0 });
   holder.canvas.append(list);
   const whole = (row) => row.parts.reduce((all, part) => all + (part.value ?? 0), 0);
   const line = (row, longest) => el("li", {},

@@ -10,8 +10,8 @@ import { el, fill, icon, say, unique } from "./ui.js";
 
 export const MARKS = { start: "▲", restart: "↻", policy: "◆", purge: "✕", deploy: "●", alert: "!" };
 
-/** Build it. table() → {head, rows, shown}; csv() → whether there is something to keep. */
-export function frame({ name, height, table, csv }) {
+/** Build it. table() → {head, rows, shown}; csv() → whether there is something to keep; role "group" where it has buttons. */
+export function frame({ name, height, table, csv, role = "img" }) {
   const id = unique("chart");
   const canvas = el("div", { class: "canvas" });
   const over = el("div", { class: "over", "aria-hidden": "true" });
@@ -19,7 +19,7 @@ export function frame({ name, height, table, csv }) {
   const tip = el("div", { class: "tip", hidden: true });
   const sheet = el("div", { class: "sheet", hidden: true, tabindex: "0", role: "region", "aria-label": `${name}, as a table` });
   const words = el("figcaption", { class: "hidden", id });
-  const stage = el("div", { class: "stage", tabindex: "0", role: "img", "aria-label": `Chart: ${name}`, "aria-describedby": id }, canvas, over, tip);
+  const stage = el("div", { class: "stage", tabindex: "0", role, "aria-label": `Chart: ${name}`, "aria-describedby": id }, canvas, over, tip);
   const element = el("figure", { class: "chart" }, stage, marks, sheet, words);
   if (height) stage.style.setProperty("height", `${height}px`);
   let plot = null;
