@@ -9,8 +9,8 @@ import pytest
 from benchmarks.traces import SPACE
 from gateway.advice.replay import Replay
 from prefix_store.radix import RadixTree
-from prefix_store.reuse import Use
 from prefix_store.retention import Retention
+from prefix_store.reuse import Use
 
 BLOCK = 512
 
