@@ -63,4 +63,5 @@ class Recency:
         self._bits = [0] * ((self._room >> CHUNK_BITS) + 1)
         self._chunks = [0] * len(self._bits)
         self._rows = [0] * ((self._room >> ROW_BITS) + 1)
-        self._next = self.live = 0
+        self._next: int = 0
+        self.live: int = 0

@@ -31,7 +31,7 @@ WHOLE = 1 << HASH_BITS
 PARTS = 16  # of the sampled hash space, by the hash's last bits
 SPREAD = 2.131  # Student's t with PARTS − 1 degrees of freedom, 95 % two-sided
 MOST = 1 << 18  # blocks known at a time
-MANY = 1 << 19  # sampled uses after which a quarter of them will do: what is little is exact, what is much is quick
+MANY = 1 << 19  # sampled uses after which an eighth of `most` will do: little is counted exactly, much quickly
 ENDLESS = math.inf
 
 
@@ -150,7 +150,7 @@ class Reuse:
         if not blocks:
             return
         if self._uses < MANY <= self._uses + len(blocks):
-            self._most = max(1, self._most // 4)
+            self._most = max(1, self._most // 8)
         self._uses += len(blocks)
         for block in blocks:
             self._count(block, use)

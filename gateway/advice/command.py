@@ -66,7 +66,7 @@ def traced(path: Path, wanted: Wanted) -> Json:
         for use in read_trace(path, ttl=lambda _group, _class: ttl_s * MS, limit=lambda: reuse.limit, advance=advance):
             reuse.observe(use)
             grain.add(use.block_tokens)
-            if wanted.blocks is not None:
+            if wanted.blocks is not None and use.blocks:
                 sample.append(use)
                 held += len(use.blocks)
                 if held > HELD:

@@ -6,6 +6,7 @@ import math
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -67,7 +68,7 @@ def curves(uses: list[Use], *, most: int = 1 << 18, capacity: float = ENDLESS) -
     return reuse
 
 
-def replayed(uses: list[Use], **policy: float) -> int:
+def replayed(uses: list[Use], **policy: Any) -> int:
     """Tokens that the slow truth reads."""
     replay = Replay(**policy)
     for one in uses:
