@@ -33,6 +33,7 @@ from gateway.auth import keys_required
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.cors import preflights, reveals
+from gateway.dashboard import pages
 from gateway.diagnosis import Diagnosis
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
@@ -244,6 +245,7 @@ def build_admin_app(house: House) -> web.Application:
     app.router.add_get("/metrics", metrics_page)
     for room in (api, requests, live, events, about):
         room.add_routes(app)
+    pages.add_pages(app)
     return app
 
 
