@@ -243,9 +243,8 @@ def build_admin_app(house: House) -> web.Application:
     app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(harden)
     app.router.add_get("/metrics", metrics_page)
-    for room in (api, requests, live, events, about):
+    for room in (api, requests, live, events, about, pages):
         room.add_routes(app)
-    pages.add_pages(app)
     return app
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ HEADERS: Final = MappingProxyType(
     }
 )
 ZSTD_LEVEL: Final = 15
+_NOTHING: Final = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Asset:
 ASSETS: web.AppKey[Mapping[str, Asset]] = web.AppKey("dashboard_assets", Mapping[str, Asset])
 
 
-def add_pages(app: web.Application) -> None:
+def add_routes(app: web.Application) -> None:
     """Put the page on the admin application."""
     app.on_startup.append(_read)
     app.router.add_get("/", page)
@@ -86,9 +88,6 @@ async def static(request: web.Request) -> web.Response:
     return _answer(request, found)
 
 
-OPEN: Final = frozenset({page, static})  # what is handed out without a key
-
-
 @cache
 def assets() -> Mapping[str, Asset]:
     """Read and compress every file of the page, by its path below `static`."""
@@ -106,20 +105,25 @@ def _walk(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
     for entry in sorted(folder.iterdir(), key=lambda each: each.name):
         if entry.is_dir():
             found += _walk(entry, f"{prefix}{entry.name}/")
-        elif entry.name.rpartition(".")[2] in TYPES:
+        elif _suffix(entry.name) in TYPES:
             found.append((prefix + entry.name, entry.read_bytes()))
     return found
+
+
+def _suffix(name: str) -> str:
+    """Return what tells a file's kind: its extension, or its name where it has none."""
+    return name.rpartition("/")[2].rpartition(".")[2]
 
 
 def _asset(name: str, body: bytes) -> Asset:
     bodies = {"": body, "gzip": gzip.compress(body, 9, mtime=0), "zstd": zstd.compress(body, ZSTD_LEVEL)}
     tag = hashlib.blake2b(body, digest_size=12).hexdigest()
-    return Asset(TYPES[name.rpartition(".")[2]], tag, MappingProxyType(bodies))
+    return Asset(TYPES[_suffix(name)], tag, MappingProxyType(bodies))
 
 
 def _answer(request: web.Request, asset: Asset) -> web.Response:
     coding = _coding(request.headers.get("Accept-Encoding", ""))
-    tag = f'"{asset.tag}{"-" + coding if coding else ""}"'
+    tag = f'"{asset.tag}-{coding or "plain"}"'
     headers = {**HEADERS, "ETag": tag}
     if tag in request.headers.get("If-None-Match", ""):
         return web.Response(status=304, headers=headers)
@@ -130,8 +134,9 @@ def _answer(request: web.Request, asset: Asset) -> web.Response:
 
 def _coding(accepted: str) -> str:
     """Choose a content coding that the browser reads; one with q=0 it does not."""
-    wanted = {}
-    for offer in accepted.split(","):
-        name, _, weight = offer.partition(";")
-        wanted[name.strip().lower()] = weight.replace(" ", "").removeprefix("q=").rstrip("0.") != "" or not weight
-    return next((coding for coding in ("zstd", "gzip") if wanted.get(coding)), "")
+    read = {name.strip().lower() for name, _, weight in map(_parts, accepted.split(",")) if not _NOTHING.match(weight)}
+    return next((coding for coding in ("zstd", "gzip") if coding in read), "")
+
+
+def _parts(offer: str) -> tuple[str, str, str]:
+    return offer.partition(";")

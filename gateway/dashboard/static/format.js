@@ -22,7 +22,7 @@ export const count = (value) =>
 export const si = (value) => {
   if (!known(value)) return UNKNOWN;
   const size = Math.abs(value);
-  if (size < 10_000) return Number.isInteger(value) || size >= 100 ? count(value) : trim(value);
+  if (size < 10_000) return small(value);
   return scaled(value);
 };
 
@@ -133,6 +133,12 @@ const offset = (at) => {
 const scaled = (value) => {
   const [unit, size] = SI.findLast(([, each]) => Math.abs(value) >= each * 0.9995) ?? SI[0];
   return `${trim(value / size)}${SPACE}${unit}`;
+};
+
+const small = (value) => {
+  const size = Math.abs(value);
+  if (Number.isInteger(value) || size >= 100) return count(value);
+  return size < 1 ? String(Number(value.toPrecision(2))) : trim(value);
 };
 
 /** Three digits or one behind the point: 1.25 → "1.3", 184.2 → "184". */

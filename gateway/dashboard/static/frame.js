@@ -27,7 +27,7 @@ export function frame({ name, height, table, csv }) {
 
   const toggle = () => {
     const open = sheet.hidden;
-    if (open && height) sheet.style.setProperty("height", `${stage.offsetHeight}px`);
+    if (open && height) sheet.style.setProperty("height", `${stage.offsetHeight + marks.offsetHeight}px`);
     sheet.hidden = !open;
     stage.hidden = marks.hidden = open;
     button.setAttribute("aria-pressed", String(open));

@@ -28,6 +28,12 @@ export function summary({ name, times, values, series, format, zone = "utc" }) {
 export function stretches({ times, parts, wholes, requests }) {
   const add = (numbers, from, to) => numbers.slice(from, to).reduce((all, one) => all + (one ?? 0), 0);
   const side = (from, to) => ({ part: add(parts, from, to), whole: add(wholes, from, to), requests: add(requests, from, to) });
+  const usual = (from, to) => {  // what half of the requests came below: one odd bucket does not move it
+    const buckets = times.slice(from, to).map((_, place) => ({ ratio: (parts[from + place] ?? 0) / wholes[from + place], requests: requests[from + place] }))
+      .filter(({ ratio }) => Number.isFinite(ratio)).sort((a, b) => a.ratio - b.ratio);
+    let left = buckets.reduce((all, one) => all + one.requests, 0) / 2;
+    return buckets.find((one) => (left -= one.requests) <= 0)?.ratio ?? 0;
+  };
   const split = (from, to) => {
     let best = null;
     for (let place = from + SIDE; place <= to - SIDE; place += 1) {
@@ -35,7 +41,8 @@ export function stretches({ times, parts, wholes, requests }) {
       if (left.requests < FEW || right.requests < FEW || !left.whole || !right.whole) continue;
       const moved = right.part / right.whole - left.part / left.whole;
       const weight = moved ** 2 * ((left.whole * right.whole) / (left.whole + right.whole));
-      if (Math.abs(moved) >= STEP && weight > (best?.weight ?? 0)) best = { place, weight };
+      if (Math.abs(moved) < STEP || weight <= (best?.weight ?? 0)) continue;
+      if (Math.abs(usual(from, place) - usual(place, to)) >= STEP) best = { place, weight };
     }
     return best ? [...split(from, best.place), ...split(best.place, to)] : [from];
   };

@@ -70,7 +70,6 @@ function found(total) {
   const rest = total.uncached_tokens / prompt;
   if (requests < FEW) return `${share(read, prompt, requests)} prompt tokens were read`;
   return `${percent(read / prompt)} of ${tokens(prompt)} were read, ${percent(rest)} computed and not asked to be kept`;
-  // `, ${percent(rest)} computed and not asked to be kept` : ""}`;
 }
 
 /** The kinds of prompt tokens, in the order in which they are stacked. */
