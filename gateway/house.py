@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from gateway.admin.view import view
@@ -26,12 +28,13 @@ from gateway.keyring import Keyring
 from gateway.ledger import Ledger
 from gateway.live import Hub
 from gateway.metrics import Metrics, MetricsOptions
+from gateway.metrics.own import Worth
 from gateway.money import Prices
 from gateway.policies import Policies
 from gateway.prompt import Renderer
 from gateway.recall import Recall
 from gateway.recent import Recent
-from gateway.record import Witness
+from gateway.record import Record, Witness
 from gateway.tally import Tally
 from gateway.timeline import Timeline
 from prefix_store.classes import CLASSES, RetentionClasses
@@ -89,9 +92,9 @@ def build_house(
     options = MetricsOptions(
         compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
     )
-    metrics = Metrics(backend.model, options, backend=backend.name)
+    metrics = Metrics(backend.model, options, backend=backend.name, pricing=partial(_worth, prices))
     traces = _traces(settings.otlp_endpoint)
-    book = Ledger(ledger, policies, backend)
+    book = Ledger(ledger, backend)
     secret = secret or secrets.token_bytes(32)
     recall = Recall(state, secret=secret)
     traffic, office = _advice(settings, backend, policies, secret, prices)
@@ -119,6 +122,20 @@ def build_house(
         traffic=traffic,
         office=office,
     )
+
+
+def _worth(prices: Prices, record: Record) -> Worth | None:
+    """Say what one exchange saved and paid; None where its model has no rates."""
+    rates, facts = prices.rates(record.model), record.prompt
+    if rates is None or facts is None:
+        return None
+    written = Counter[str]()
+    for part in facts.written:
+        written[part.applied] += part.tokens
+    if record.prewarm:
+        paid = rates.whole(read=facts.read, written=written, uncached=facts.uncached)
+        return Worth(rates.currency, saved=0.0, paid=paid)
+    return Worth(rates.currency, saved=rates.saved(facts.read), paid=rates.paid(written))
 
 
 def _traces(endpoint: str | None) -> Tracing | None:

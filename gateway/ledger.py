@@ -16,7 +16,6 @@ from typing import Protocol
 
 from engine.errors import EngineUnavailable
 from engine.messages import EngineStats
-from gateway.exchange import Governs
 from gateway.flushing import flushing
 from gateway.record import Record
 from gateway.usage import PromptFacts
@@ -54,12 +53,10 @@ class Engine(Protocol):
 class Ledger:
     """Counts of this gateway on their way to the ledger of all."""
 
-    def __init__(
-        self, store: LedgerStore, policies: Governs, engine: Engine, *, wall: Callable[[], float] = time.time
-    ) -> None:
-        """Count towards `store`; `policies` say from how many read tokens on a request is a hit."""
+    def __init__(self, store: LedgerStore, engine: Engine, *, wall: Callable[[], float] = time.time) -> None:
+        """Count towards `store`; `engine` is asked now and then what went from its cache."""
         self.store = store
-        self._policies, self._engine, self._wall = policies, engine, wall
+        self._engine, self._wall = engine, wall
         self._fresh: defaultdict[tuple[int, Place], dict[str, int]] = defaultdict(dict)
         self._flushing = asyncio.Lock()
         self._seen: dict[tuple[str, str], int] = {}  # the engine's counters, by tenant and name
@@ -72,8 +69,7 @@ class Ledger:
         if record.prewarm:
             counted = _warmed(record)
         else:
-            least = self._policies.known.govern(model=record.model, tenant=record.tenant).min_tokens
-            counted = _counted(record, len(tokens) // TOKEN_BYTES, max(1, least))
+            counted = _counted(record, len(tokens) // TOKEN_BYTES)
         for name, by in counted:
             if by:
                 counts[name] = counts.get(name, 0) + by
@@ -131,8 +127,8 @@ class Ledger:
                 del self._fresh[oldest]
 
 
-def _counted(record: Record, tokens: int, least: int) -> Iterator[tuple[str, int]]:
-    """Go over what a request counts. `tokens` are those of its prompt, `least` are read where it is a hit."""
+def _counted(record: Record, tokens: int) -> Iterator[tuple[str, int]]:
+    """Go over what a request counts. `tokens` are those of its prompt."""
     yield f"outcome|{record.outcome}", 1
     if record.outcome == "refused" and not tokens:
         return
@@ -147,12 +143,11 @@ def _counted(record: Record, tokens: int, least: int) -> Iterator[tuple[str, int
             yield "prompt", tokens
             yield "unknown", tokens
         return
-    hit = facts.read >= least
     yield "reported", 1
-    yield "hits", int(hit)
+    yield "hits", int(record.hit)
     yield from _prompt(record, facts)
     if record.first_token_s is not None:
-        yield f"first_{'hit' if hit else 'miss'}|{slot(record.first_token_s)}", 1
+        yield f"first_{'hit' if record.hit else 'miss'}|{slot(record.first_token_s)}", 1
     yield f"queue|{slot(facts.queue_s)}", 1
     yield f"prefill|{slot(facts.prefill_s)}", 1
 

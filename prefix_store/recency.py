@@ -19,6 +19,7 @@ class Recency:
     def __init__(self, room: int) -> None:
         """Make a line of `room` slots."""
         self._room = room
+        self._next = self.live = 0
         self._clear()
 
     @property
@@ -60,8 +61,7 @@ class Recency:
         return {slot: self.take() for slot in slots}
 
     def _clear(self) -> None:
-        self._bits = [0] * ((self._room >> CHUNK_BITS) + 1)
+        self._bits: list[int] = [0] * ((self._room >> CHUNK_BITS) + 1)
         self._chunks = [0] * len(self._bits)
         self._rows = [0] * ((self._room >> ROW_BITS) + 1)
-        self._next: int = 0
-        self.live: int = 0
+        self._next = self.live = 0
