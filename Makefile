@@ -8,8 +8,11 @@ help:  ## say what the words are
 setup:  ## install everything into .venv; instant when nothing changed
 	@scripts/setup.sh
 
+# the tenants of `keepwarm demo --traffic`, unless keys, other machines or other tenants are spoken of
+DEMO = $(if $(KEEPWARM_HOST)$(KEEPWARM_CONFIG)$(KEEPWARM_OPEN_TENANTS)$(filter --host% --config% --open-tenants%,$(ARGS)),,--open-tenants support,coding,reports)
+
 run: setup  ## start the server on the default model
-	.venv/bin/keepwarm serve $(ARGS)
+	.venv/bin/keepwarm serve $(DEMO) $(ARGS)
 
 test: setup  ## run every test
 	.venv/bin/python -m pytest $(ARGS)

@@ -11,13 +11,14 @@ import argparse
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import environment, front, report, second_turn, store
+from benchmarks import environment, front, report, second_turn, seeing, store
 from benchmarks.measure import Benchmark, Result
 
 BENCHMARKS: dict[str, tuple[Benchmark, int]] = {  # what to run, and how often it advances
     second_turn.NAME: (second_turn.run, second_turn.steps()),
     store.NAME: (store.run, store.steps()),
     front.NAME: (front.run, front.steps()),
+    seeing.NAME: (seeing.run, seeing.steps()),
 }
 
 

@@ -34,16 +34,20 @@ from engine.messages import (
     ModelCard,
     PolicyTerms,
     Prefilled,
+    RetentionView,
     Submit,
+    Tree,
 )
 from engine.weights import resolve_in_subprocess
-from gateway.app import build_house, build_serving_app
+from gateway.app import build_serving_app
 from gateway.ask import Ask, Turn
 from gateway.compare import compare
 from gateway.config import Settings, cache_dir
 from gateway.fingerprint import fingerprint
+from gateway.house import build_house
 from gateway.prompt import Renderer
 from prefix_store.fingerprints import Keyed, encode
+from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.sqlite_store import SqliteStore
 
 NAME = "front"
@@ -117,6 +121,14 @@ class Immediate:
         """Change nothing."""
         return Changed(seq=int(preview))
 
+    async def tree(self, **_: Any) -> Tree:
+        """Have no tree."""
+        return Tree(seq=0, total=0)
+
+    async def retention(self) -> RetentionView:
+        """Keep nothing."""
+        return RetentionView(seq=0)
+
     async def purge(self, **_: Any) -> Changed:
         """Forget nothing."""
         return Changed(seq=0)
@@ -144,9 +156,9 @@ def run(advance: Advance) -> Result:
 
 async def _measured(folder: Path, advance: Advance) -> Result:
     backend = Immediate()
-    state = await SqliteStore.open(":memory:")
+    state, ledger = await SqliteStore.open(":memory:"), await SqliteLedger.open(":memory:")
     renderer = Renderer.load(folder)
-    house = build_house(Settings(port=0), backend, renderer, state)
+    house = build_house(Settings(port=0), backend, renderer, state, ledger=ledger)
     runner = web.AppRunner(build_serving_app(house), access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

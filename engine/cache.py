@@ -32,9 +32,6 @@ class CacheStats:
     held: int  # in use by some sequence
     promised: int  # of those cached or held
     nodes: int  # of the tree
-    evicted_total: int  # blocks that went under pressure
-    expired_total: int  # blocks whose time was up
-    purged_total: int  # blocks that a purge freed at once
 
 
 class PrefixCache:
@@ -46,16 +43,13 @@ class PrefixCache:
         self.tree: RadixTree[BlockId] = RadixTree(block_tokens, remember=4 * blocks)
         self.terms = Terms(model=model, blocks=blocks)
         self._holds: set[Hold] = set()
-        self._evicted_total = 0
-        self._expired_total = 0
-        self._purged_total = 0
 
     def admit(self, request: Request, readable: bytes, *, since: float, now: float) -> Hold:
         """Lease the longest live prefix of the tokens in `readable`, renew it, and settle what is promised.
 
         `since` is when the request was first admitted: its marks count from there.
         """
-        lease = self.tree.lease(request.namespace, readable, now)
+        lease = self.tree.lease(request.namespace, readable, now, again=since != now)
         marks, reserved = self._grant(request, lease, since=since, now=now)
         hold = Hold(
             request.namespace,
@@ -74,7 +68,7 @@ class PrefixCache:
         """Take note that the tail copy is done: its source may go."""
         if hold.copy is not None:
             hold.copy = None
-            self._forget(self.tree.release_tail(hold.lease, now))
+            self.pool.give(self.tree.release_tail(hold.lease, now))
 
     def room(self, hold: Hold, tokens: int, *, now: float) -> int:
         """Make room for tokens [0, tokens) as far as free and evictable blocks go. Return the tokens that fit."""
@@ -110,14 +104,14 @@ class PrefixCache:
         """Let go: private blocks are free at once, leased ones stay cached until their deadline."""
         private = hold.table[hold.published :]
         self._settle(hold, hold.reserved)
-        self._forget(self.tree.release(hold.lease, now))
+        self.pool.give(self.tree.release(hold.lease, now))
         self.pool.give(private)
         self._holds.remove(hold)
 
     def sweep(self, *, now: float, nodes: int) -> int:
         """Free at most `nodes` expired nodes; return the blocks that went."""
         expired = self.tree.sweep(now, nodes)
-        self._forget(expired)
+        self.pool.give(expired)
         return len(expired)
 
     @property
@@ -134,9 +128,6 @@ class PrefixCache:
             held=self.pool.size - self.pool.free - census.idle,
             promised=sum(census.promised.values()),
             nodes=census.nodes,
-            evicted_total=self._evicted_total,
-            expired_total=self._expired_total,
-            purged_total=self._purged_total,
         )
 
     def check(self) -> None:
@@ -156,7 +147,6 @@ class PrefixCache:
 
     def purged(self, blocks: list[BlockId]) -> None:
         """Take back blocks that a purge has freed."""
-        self._purged_total += len(blocks)
         self.pool.give(blocks)
 
     def _grant(
@@ -206,7 +196,7 @@ class PrefixCache:
             hold.table.append(target)
             hold.ready += tail.tokens
         else:
-            self._forget(self.tree.release_tail(hold.lease, now))
+            self.pool.give(self.tree.release_tail(hold.lease, now))
 
     def _settle(self, hold: Hold, blocks: int) -> None:
         """Give up a part of a hold's reservation: its blocks are published, or will never be."""
@@ -214,14 +204,9 @@ class PrefixCache:
         hold.reserved -= blocks
         self.terms.reserve(hold.policy, -blocks)
 
-    def _forget(self, expired: list[BlockId]) -> None:
-        self._expired_total += len(expired)
-        self.pool.give(expired)
-
     def _take(self, count: int, after: BlockId | None, *, now: float) -> list[BlockId]:
         """Take up to `count` blocks, evicting cached ones when too few are free."""
         if count > self.pool.free:
             evicted = self.tree.evict(count - self.pool.free, now)
-            self._evicted_total += len(evicted)
             self.pool.give(evicted)
         return self.pool.take(min(count, self.pool.free), after=after)

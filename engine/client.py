@@ -35,7 +35,9 @@ from engine.errors import (
 )
 from engine.messages import (
     Abort,
+    AskRetention,
     AskStats,
+    AskTree,
     Changed,
     Delta,
     EngineBound,
@@ -46,9 +48,11 @@ from engine.messages import (
     PolicyTerms,
     Purge,
     Refused,
+    RetentionView,
     SetPolicies,
     StartFailed,
     Submit,
+    Tree,
 )
 
 BACK_OFF_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # before start 2, 3, …; the last one repeats
@@ -173,7 +177,17 @@ class EngineClient:
         entries: Entries = await self._order(page)
         return entries
 
-    async def _order(self, message: SetPolicies | Purge | ListEntries) -> Any:
+    async def tree(self, *, limit: int = 2000, tenant: str | None = None) -> Tree:
+        """Return the largest nodes of the tree. Raises EngineUnavailable."""
+        tree: Tree = await self._order(AskTree(seq=next(self._numbers), limit=limit, tenant=tenant))
+        return tree
+
+    async def retention(self) -> RetentionView:
+        """Return how old live tokens are and how long they have. Raises EngineUnavailable."""
+        view: RetentionView = await self._order(AskRetention(seq=next(self._numbers)))
+        return view
+
+    async def _order(self, message: SetPolicies | Purge | ListEntries | AskTree | AskRetention) -> Any:
         if self.card is None:
             raise EngineUnavailable("The engine is starting; try again in a moment.")
         future = self._orders[message.seq] = asyncio.get_running_loop().create_future()
@@ -283,7 +297,7 @@ class EngineClient:
                         ticket.deliver(message if isinstance(message, Delta) else error_of(message))
                 case EngineStats():
                     _answer(self._asked.pop(0), message)
-                case Changed() | Entries():
+                case Changed() | Entries() | Tree() | RetentionView():
                     _answer(self._orders.pop(message.seq), message)
 
     def _lose(self, reason: str) -> None:
@@ -315,7 +329,7 @@ def error_of(message: Refused) -> EngineError:
             return errors.EngineError(message.message)
 
 
-def _answer(future: asyncio.Future[Any], message: EngineStats | Changed | Entries) -> None:
+def _answer(future: asyncio.Future[Any], message: EngineStats | Changed | Entries | Tree | RetentionView) -> None:
     """Hand an answer to whoever asked, unless they have left."""
     if not future.done():
         future.set_result(message)

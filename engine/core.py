@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from engine import operations
+from engine import operations, reading
 from engine.cache import PrefixCache
 from engine.checks import check
 from engine.chunk import Chunk, Outcome
@@ -23,7 +23,9 @@ from engine.errors import EngineError, Overloaded, QueueTimeout, RequestRefused
 from engine.facts import refused
 from engine.messages import (
     Abort,
+    AskRetention,
     AskStats,
+    AskTree,
     Changed,
     Delta,
     EngineBound,
@@ -33,12 +35,15 @@ from engine.messages import (
     ModelCard,
     Purge,
     Refused,
+    RetentionView,
     SetPolicies,
     Submit,
+    Tree,
 )
 from engine.request import Request
 from engine.scheduler import Scheduler
 from engine.sequence import Matcher, Sequence
+from engine.survey import Surveys
 from prefix_store.chain import Namespace
 
 SWEEP_NODES = 64  # expired nodes freed between two steps; bounds how long a sweep holds the loop
@@ -80,7 +85,7 @@ class Grammars(Protocol):
 
 
 class EngineCore:
-    """One engine. Call `handle` with messages and `step` until it is no longer `busy`."""
+    """One engine. Call `handle` with messages, `step` until it is no longer `busy`, `look` while it is `looking`."""
 
     def __init__(
         self,
@@ -104,11 +109,17 @@ class EngineCore:
             max_model_len=card.max_model_len,
             queue_timeout_s=config.queue_timeout_s,
         )
+        self.surveys = Surveys(self.cache.tree)
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
         return self.scheduler.busy or self.grammars.ready
+
+    @property
+    def looking(self) -> bool:
+        """Whether `look` has anything to do."""
+        return self.surveys.pending
 
     @property
     def compiling(self) -> bool:
@@ -126,6 +137,9 @@ class EngineCore:
                 return None
             case AskStats():
                 return self.stats()
+            case AskTree() | AskRetention():
+                self.surveys.ask(message)
+                return None
             case _:
                 return self._operate(message)
 
@@ -153,32 +167,11 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Return a snapshot; it renews nothing."""
-        cache, counters = self.cache.stats(), self.scheduler.counters
-        return EngineStats(
-            waiting=self.scheduler.waiting,
-            running=self.scheduler.running,
-            blocks_free=cache.free,
-            blocks_cached=cache.cached,
-            blocks_held=cache.held,
-            nodes=cache.nodes,
-            prompt_tokens_total=counters.prompt,
-            read_tokens_total=counters.read,
-            write_tokens_total=counters.write,
-            generated_tokens_total=counters.generated,
-            projected_tokens_total=counters.projected,
-            requests_finished_total=counters.finished,
-            requests_cancelled_total=counters.cancelled,
-            requests_failed_total=counters.failed,
-            preemptions_total=counters.preempted,
-            blocks_evicted_total=cache.evicted_total,
-            blocks_expired_total=cache.expired_total,
-            steps_total=counters.steps,
-            blocks_promised=cache.promised,
-            tombstones=len(self.cache.tree.tombstones),
-            tenant_blocks=dict(self.cache.tree.census.by_tenant),
-            broken_promises={f"{klass}|{tenant}": n for (klass, tenant), n in self.cache.tree.broken.items()},
-            purged_total=cache.purged_total,
-        )
+        return reading.read(self.cache, self.scheduler)
+
+    def look(self) -> list[RetentionView | Tree]:
+        """Go on with what was asked of the whole tree; return what is complete."""
+        return self.surveys.advance(self.clock())
 
     def _confine(self, *, now: float) -> list[Refused]:
         """Let those go on whose grammar is compiled; refuse those whose grammar does not compile."""

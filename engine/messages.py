@@ -10,7 +10,10 @@ from typing import Literal
 
 import msgspec
 
+from prefix_store import spans
+
 FinishReason = Literal["stop", "length", "cancelled"]
+SPANS_S = spans.SPANS_S  # the edges of every histogram in here
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -145,7 +148,21 @@ class ListEntries(_Message, frozen=True, kw_only=True):
     tenant: str | None = None
 
 
-EngineBound = Submit | Abort | AskStats | SetPolicies | Purge | ListEntries
+class AskTree(_Message, frozen=True, kw_only=True):
+    """The nodes with most tokens in and below them. Answered by `Tree`; it renews nothing and holds up no step."""
+
+    seq: int
+    limit: int = 2000
+    tenant: str | None = None
+
+
+class AskRetention(_Message, frozen=True, kw_only=True):
+    """How old live tokens are and how long they still have. Answered by `RetentionView`, in the same way."""
+
+    seq: int
+
+
+EngineBound = Submit | Abort | AskStats | SetPolicies | Purge | ListEntries | AskTree | AskRetention
 
 
 # ---- engine → gateway ----
@@ -261,6 +278,13 @@ class Refused(_Message, frozen=True, kw_only=True):
     retry_after_s: float = 0.0
 
 
+class Histo(msgspec.Struct, frozen=True, kw_only=True):
+    """A histogram over `SPANS_S`, in blocks; the last count is of all that is longer."""
+
+    counts: tuple[int, ...] = (0,) * (len(SPANS_S) + 1)
+    sum: float = 0.0  # seconds of all blocks together
+
+
 class EngineStats(_Message, frozen=True, kw_only=True):
     """A snapshot of pool, tree and queue. Counters only grow while the process lives."""
 
@@ -286,7 +310,15 @@ class EngineStats(_Message, frozen=True, kw_only=True):
     tombstones: int = 0  # remembered entries that are gone
     tenant_blocks: dict[str, int] = {}  # blocks in the tree
     broken_promises: dict[str, int] = {}  # blocks, by "class|tenant"
-    purged_total: int = 0
+    purged_total: int = 0  # blocks that a purge forgot, those in use included
+    blocks_policy_changed_total: int = 0  # of the expired: their deadline was one that a lowered policy had moved
+    finished_by: dict[str, int] = {}  # requests by how their answer ended: stop, length, cancelled
+    entries_by: dict[str, int] = {}  # entries in the tree, by "class|promised" or "class|held"
+    tokens_by: dict[str, int] = {}  # their tokens
+    lifetime: Histo = Histo()  # from a block's writing to its going
+    idle_before_evict: Histo = Histo()  # from a block's last use to when pressure took it
+    reuse_gap: Histo = Histo()  # from the use before to a read; 0 while another request uses it
+    age_at_read: Histo = Histo()  # from a block's writing to a read
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,7 +363,42 @@ class Entries(_Message, frozen=True, kw_only=True):
     entries: tuple[EntryView, ...] = ()
 
 
-GatewayBound = ModelCard | StartFailed | Delta | Refused | EngineStats | Changed | Entries
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of the tree, as `EntryView` shows it, and where it lies."""
+
+    id: str
+    parent: str | None  # its id; None at the beginning of a prompt
+    start: int  # tokens before it
+    tokens: int  # its own
+    subtree_tokens: int  # its own and of all that continues it
+    tenant: str
+    model: str
+    klass: str
+    kept: Literal["promised", "held"]
+    left_s: float
+    idle_s: float
+    age_s: float
+    reads: int
+    leases: int
+
+
+class Tree(_Message, frozen=True, kw_only=True):
+    """The largest nodes of the tree, largest subtree first, so that a parent comes before its children."""
+
+    seq: int
+    total: int  # nodes there are
+    nodes: tuple[TreeNode, ...] = ()
+
+
+class RetentionView(_Message, frozen=True, kw_only=True):
+    """Live tokens by class over `SPANS_S`: how old they are, and how long until their deadline."""
+
+    seq: int
+    ages: dict[str, tuple[int, ...]] = {}
+    deadlines: dict[str, tuple[int, ...]] = {}
+
+
+GatewayBound = ModelCard | StartFailed | Delta | Refused | EngineStats | Changed | Entries | Tree | RetentionView
 
 encode = msgspec.msgpack.Encoder().encode
 decode_engine_bound = msgspec.msgpack.Decoder(EngineBound).decode

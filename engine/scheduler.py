@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.cache import PrefixCache
 from engine.chunk import Chunk, Outcome
@@ -50,6 +50,7 @@ class Counters:
     generated: int = 0
     projected: int = 0
     finished: int = 0
+    finished_by: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0})
     cancelled: int = 0
     failed: int = 0
     preempted: int = 0
@@ -271,6 +272,7 @@ class Scheduler:
             finished = sequence.finished(reason, now=now)
             self._end(sequence, Phase.DONE, now=now)
             self.counters.finished += 1
+            self.counters.finished_by[reason] += 1
         told = outcome.token is not None and reason != "stop"
         return Delta(
             id=sequence.request.id,

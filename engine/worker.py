@@ -81,7 +81,7 @@ def serve(core: EngineCore, socket: zmq.Socket[bytes]) -> None:
     poller.register(socket, zmq.POLLIN)
     poller.register(sys.stdin.fileno(), zmq.POLLIN)
     while True:
-        patience_ms = 0 if core.busy else COMPILING_POLL_MS if core.compiling else IDLE_POLL_MS
+        patience_ms = 0 if core.busy or core.looking else COMPILING_POLL_MS if core.compiling else IDLE_POLL_MS
         ready = dict(poller.poll(patience_ms))
         if sys.stdin.fileno() in ready:  # closed: the parent is gone
             return
@@ -89,7 +89,7 @@ def serve(core: EngineCore, socket: zmq.Socket[bytes]) -> None:
             answer = core.handle(messages.decode_engine_bound(socket.recv()))
             if answer is not None:
                 socket.send(messages.encode(answer))
-        for event in core.step():
+        for event in (*core.step(), *core.look()):
             socket.send(messages.encode(event))
 
 

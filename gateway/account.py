@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from engine.errors import EngineUnavailable
-from engine.messages import Delta, Finished, Prefilled
+from engine.messages import Delta, Finished, FinishReason, Prefilled
 from gateway.miss import Explained
 from gateway.retention import Kept, report, written
 from gateway.usage import Facts, PromptFacts
@@ -33,6 +33,7 @@ class Sums:
     projected: int | None = None  # known when every choice has ended
     first_token_s: float | None = None
     decode_s: float = 0.0
+    ends: tuple[FinishReason, ...] = ()  # of each choice; one that was left at a stop string has stopped
 
 
 @dataclass(slots=True)
@@ -53,6 +54,11 @@ class Account:
         self._began = began
         self._choices = [_Progress(last=began) for _ in range(choices)]
         self.prompt_facts: PromptFacts | None = None
+
+    @property
+    def min_tokens(self) -> int:
+        """What the governing policy asks for at least, in tokens."""
+        return self._kept.keep.min_tokens
 
     @property
     def begun(self) -> bool:
@@ -102,6 +108,7 @@ class Account:
             projected=sum(end.projected for end in finished) if whole else None,
             first_token_s=min((one.first_token_s for one in self._choices if one.generated), default=None),
             decode_s=max(map(self._decode_s, self._choices)),
+            ends=tuple("stop" if one.finished is None else one.finished.reason for one in self._choices),
         )
 
     def facts(self) -> Facts:

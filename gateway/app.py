@@ -1,113 +1,51 @@
-"""The house, wired once: settings in, two applications on two listeners out.
+"""The two applications: what clients reach and what operators reach, over one house.
 
-Owns start and stop of everything. Nothing is built at import and nothing is global. Order of stopping: no new
-connections, then answers in flight get `GRACE_S` to end, then the engine ends and whoever is left is told so.
+Owns their addresses, and start and stop of what the house has. Answers in flight get `GRACE_S` to end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import secrets
-import signal
-import socket
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import AsyncIterator
 
 import structlog
 from aiohttp import web
 
 from engine.errors import EngineUnavailable
-from gateway.admin.api import add_routes
+from gateway.admin import about, api, events, live, requests
+from gateway.admin.guard import guards, harden
 from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.relay_http import relayed
 from gateway.api.responses_store import ResponseStore
 from gateway.auth import keys_required
-from gateway.backends import Backend
-from gateway.config import Settings
 from gateway.cors import preflights, reveals
-from gateway.diagnosis import Diagnosis
-from gateway.errors import ConfigError
-from gateway.exchange import Exchanges
-from gateway.keyring import EVERYBODY, Keyring
-from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, RELAY, RENDERER, SETTINGS, TALLY
-from gateway.metrics import Metrics
-from gateway.middleware import account, admin_key_required, envelop, identify, write_request_id
-from gateway.policies import Policies
-from gateway.prompt import Renderer
-from gateway.recall import Recall
-from gateway.relay.fleet import Fleet
-from gateway.relay.relay import Relay
-from gateway.relay.upstream import Upstream
-from gateway.routing.router import Policy as Routing
-from gateway.tally import Tally
-from prefix_store.classes import CLASSES, RetentionClasses
-from prefix_store.store import SharedState
+from gateway.dashboard import pages
+from gateway.house import House, kept_up
+from gateway.keys import (
+    ADVICE,
+    BACKEND,
+    EXCHANGES,
+    KEYRING,
+    LEDGER,
+    LIVE,
+    METRICS,
+    POLICIES,
+    PRICES,
+    RECALL,
+    RECENT,
+    RELAY,
+    RENDERER,
+    SETTINGS,
+    TALLY,
+    TIMELINE,
+)
+from gateway.middleware import account, envelop, identify, write_request_id
+from prefix_store.store import Json
 
 GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
-LAST_WORDS_S = 2.0  # for telling those that are left
-STATS_PATIENCE_S = 2.0  # a scrape waits no longer for the engine's snapshot
 
 log = structlog.get_logger("gateway")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class House:
-    """What both applications share."""
-
-    settings: Settings
-    backend: Backend
-    renderer: Renderer
-    exchanges: Exchanges
-    metrics: Metrics
-    policies: Policies
-    keyring: Keyring
-    tally: Tally
-    recall: Recall
-    relay: Relay
-
-
-def build_house(
-    settings: Settings,
-    backend: Backend,
-    renderer: Renderer,
-    state: SharedState,
-    *,
-    classes: RetentionClasses = CLASSES,
-    keyring: Keyring | None = None,
-    secret: bytes | None = None,
-    upstreams: Sequence[Upstream] = (),
-    routing: Mapping[str, Routing] = MappingProxyType({}),
-) -> House:
-    """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
-    metrics = Metrics(backend.model)
-    policies = Policies(state, backend, classes=classes, now=time.time)
-    keyring = keyring or Keyring(())
-    tally = Tally(state, [key.tenant for key in keyring.keys] or [EVERYBODY])
-    secret = secret or secrets.token_bytes(32)
-    recall = Recall(state, secret=secret)
-    witnesses = (metrics, tally)
-    diagnosis = Diagnosis(recall, rendering=renderer.identity)
-    return House(
-        settings=settings,
-        backend=backend,
-        renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses),
-        metrics=metrics,
-        policies=policies,
-        keyring=keyring,
-        tally=tally,
-        recall=recall,
-        relay=Relay(
-            Fleet(upstreams, clock=time.monotonic, policies=routing),
-            secret=secret,
-            ttl_s=lambda model, tenant: policies.known.govern(model=model, tenant=tenant).default_s or 0.0,
-            witnesses=witnesses,
-        ),
-    )
 
 
 def build_serving_app(house: House) -> web.Application:
@@ -116,11 +54,14 @@ def build_serving_app(house: House) -> web.Application:
     async def engine_room(_: web.Application) -> AsyncIterator[None]:
         await house.backend.start()
         await house.relay.start()
-        async with house.policies.following(), house.tally.flushing(), house.recall.flushing():
+        async with kept_up(house):
             yield
         await house.relay.stop()
         await house.backend.stop()
         await house.policies.state.close()
+        await house.ledger.store.close()
+        if house.traces is not None:
+            await asyncio.to_thread(house.traces.close)
         house.renderer.close()
 
     async def wind_down(_: web.Application) -> None:
@@ -161,12 +102,29 @@ def _add_apis(router: web.UrlDispatcher) -> None:
 
 def build_admin_app(house: House) -> web.Application:
     """Build the application that operators reach."""
-    key = house.settings.admin_key
-    guards = [] if key is None else [admin_key_required(key)]
-    app = web.Application(middlewares=[identify, account, envelop, *guards], client_max_size=house.settings.max_body)
+
+    async def pulse(_: web.Application) -> AsyncIterator[None]:
+        async with house.hub.pulsing(tell):
+            yield
+
+    async def tell() -> Json:
+        await house.timeline.look()  # what other gateways have done
+        return await live.state(house.backend, house.policies.state)
+
+    async def end_streams(_: web.Application) -> None:
+        house.hub.close()
+
+    app = web.Application(
+        middlewares=[identify, account, envelop, *guards(house.settings.admin_key)],
+        client_max_size=house.settings.max_body,
+    )
     _furnish(app, house)
+    app.cleanup_ctx.append(pulse)
+    app.on_shutdown.append(end_streams)
+    app.on_response_prepare.append(harden)
     app.router.add_get("/metrics", metrics_page)
-    add_routes(app)
+    for room in (api, requests, live, events, about, pages):
+        room.add_routes(app)
     return app
 
 
@@ -177,6 +135,14 @@ def _furnish(app: web.Application, house: House) -> None:
     app[METRICS] = house.metrics
     app[POLICIES] = house.policies
     app[TALLY] = house.tally
+    app[KEYRING] = house.keyring
+    app[RECALL] = house.recall
+    app[RECENT] = house.recent
+    app[LIVE] = house.hub
+    app[TIMELINE] = house.timeline
+    app[LEDGER] = house.ledger
+    app[PRICES] = house.prices
+    app[ADVICE] = house.office
     app[RENDERER] = house.renderer
     app[RELAY] = house.relay
     app.on_response_prepare.append(write_request_id)
@@ -208,67 +174,9 @@ async def metrics_page(request: web.Request) -> web.Response:
     """GET /metrics: the Prometheus page, with the engine's snapshot if it gives one in time."""
     backend = request.app[BACKEND]
     try:
-        stats = await asyncio.wait_for(backend.stats(), STATS_PATIENCE_S)
+        stats = await asyncio.wait_for(backend.stats(), live.STATS_PATIENCE_S)
     except (EngineUnavailable, TimeoutError):
         stats = None
-    page = request.app[METRICS].exposition(stats, backend.restarts, degraded=request.app[POLICIES].state.degraded)
+    degraded = request.app[POLICIES].state.degraded
+    page = request.app[METRICS].exposition(stats, backend.restarts, degraded=degraded, card=backend.card)
     return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-
-def bind(host: str, port: int, flag: str) -> socket.socket:
-    """Take a port before anything else is done, so that one in use is said at once. Listens to nothing yet."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise ConfigError(f"{host} is no address of this machine: {error.strerror}") from error
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise _taken(host, port, error, f"; choose another with {flag}") from error
-    return listener
-
-
-def _taken(host: str, port: int, error: OSError, advice: str = "") -> ConfigError:
-    reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be taken ({error.strerror})"
-    return ConfigError(f"port {port} on {host} {reason}{advice}")
-
-
-async def serve(house: House, serving: socket.socket, admin: socket.socket) -> None:
-    """Serve until told to stop by SIGINT or SIGTERM. Raises ConfigError when the engine refuses the model."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with (
-        _listening(build_admin_app(house), admin, "admin"),
-        _listening(build_serving_app(house), serving, "serving"),
-    ):
-        stopped = asyncio.create_task(stop.wait())
-        refused = asyncio.create_task(house.backend.refused())
-        await asyncio.wait({stopped, refused}, return_when=asyncio.FIRST_COMPLETED)
-        log.info("stopping", in_flight_grace_s=GRACE_S)
-        reason = refused.result() if refused.done() else None
-        stopped.cancel()
-        refused.cancel()
-    if reason is not None:
-        raise ConfigError(reason)
-
-
-@contextlib.asynccontextmanager
-async def _listening(app: web.Application, listener: socket.socket, name: str) -> AsyncIterator[None]:
-    # handler_cancellation: a handler whose client has left is cancelled, which frees what it holds in the engine
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LAST_WORDS_S)
-    await runner.setup()
-    host, port = listener.getsockname()[:2]
-    try:
-        try:
-            await web.SockSite(runner, listener).start()
-        except OSError as error:  # someone else began to listen since `bind`
-            raise _taken(host, port, error) from error
-        log.info("listening", side=name, host=host, port=port)
-        yield
-    finally:
-        await runner.cleanup()

@@ -107,6 +107,8 @@ class Ask:
     api: Api = field(default="chat", compare=False)  # which one it came by; for whoever counts, nobody decides by it
     key: str | None = field(default=None, compare=False)  # the id of the client's key
     streamed: bool = field(default=False, compare=False)
+    traceparent: str = field(default="", compare=False)  # W3C trace context, as the client sent it
+    tracestate: str = field(default="", compare=False)
 
 
 def texts(

@@ -14,7 +14,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from gateway.keyring import Identity, Key, Keyring
-from gateway.keys import IDENTITY
+from gateway.keys import IDENTITY, METRICS
+from gateway.overhead import timed
 
 __all__ = ["OPEN_PATHS", "Identity", "Key", "Keyring", "keys_required"]
 
@@ -27,7 +28,8 @@ def keys_required(keyring: Keyring) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path not in OPEN_PATHS:
-            identity = keyring.identify(request.headers.get("Authorization"), request.headers.get("x-api-key"))
+            with timed(request.app[METRICS], "auth"):
+                identity = keyring.identify(request.headers.get("Authorization"), request.headers.get("x-api-key"))
             request[IDENTITY] = identity
             if identity.key_id is not None:  # until the request ends: aiohttp gives each one a context of its own
                 structlog.contextvars.bind_contextvars(key_id=identity.key_id)

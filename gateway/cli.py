@@ -1,4 +1,4 @@
-"""The command line: `keepwarm serve`, `demo`, `doctor`, `config check`, `version`.
+"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `config check`, `version`.
 
 Every option comes from the table in `gateway.config`. Rule: what a person can put right is said in one line on stderr
 with exit code 2; a traceback means a bug of ours.
@@ -20,10 +20,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from gateway.advice.cli import advise
 from gateway.config import SETTINGS, Settings, cache_dir, state_dir
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
-from gateway.operator_cli import operators
+from gateway.operator_cli import HERE, operators
 
 if TYPE_CHECKING:
     from gateway.prompt import Renderer
@@ -39,6 +40,7 @@ app = typer.Typer(
 config_app = typer.Typer(name="config", help="The configuration file.", no_args_is_help=True)
 app.add_typer(config_app)
 app.add_typer(operators)
+app.command()(advise)
 
 
 def _option(name: str) -> Any:
@@ -70,11 +72,18 @@ def serve(
     text_memory: Annotated[Given, _option("text_memory")] = None,
     stream_ping: Annotated[Given, _option("stream_ping")] = None,
     cors_origins: Annotated[Given, _option("cors_origins")] = None,
+    open_tenants: Annotated[Given, _option("open_tenants")] = None,
     tool_format: Annotated[Given, _option("tool_format")] = None,
     canonical_json: Annotated[Given, _option("canonical_json")] = None,
     normalise_telemetry: Annotated[Given, _option("normalise_telemetry")] = None,
+    recent_requests: Annotated[Given, _option("recent_requests")] = None,
+    compat_metrics: Annotated[Given, _option("compat_metrics")] = None,
+    metrics_tenants: Annotated[Given, _option("metrics_tenants")] = None,
+    otlp_endpoint: Annotated[Given, _option("otlp_endpoint")] = None,
+    traffic_log: Annotated[Given, _option("traffic_log")] = None,
     config: Annotated[Given, _option("config")] = None,
     redis: Annotated[Given, _option("redis")] = None,
+    ledger_retention: Annotated[Given, _option("ledger_retention")] = None,
 ) -> None:
     """Serve a model. Set KEEPWARM_ADMIN_KEY to open the admin port beyond this machine."""
     flags = dict(locals())
@@ -91,10 +100,25 @@ def demo(
     url: Annotated[
         Given, typer.Option(help="Server to use; without it, the one on port 8000, or one started for the demo.")
     ] = None,
+    traffic: Annotated[
+        bool, typer.Option("--traffic", help="Play an hour of made-up traffic of three tenants, for the page.")
+    ] = False,
+    minutes: Annotated[float, typer.Option(min=0.05, max=60.0, help="How long that hour takes.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="Equal seeds play equal hours.")] = 7,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the policies of the traffic in force.")] = False,
+    admin_url: Annotated[
+        str, typer.Option(help="Admin port of the server that gets the traffic; its key is KEEPWARM_ADMIN_KEY.")
+    ] = HERE,
 ) -> None:
-    """Show on a real conversation what the cache saves."""
+    """Show on a real conversation what the cache saves, or fill the page with an hour of traffic."""
     from gateway import demo as show  # noqa: PLC0415 - only this command needs it
 
+    if minutes != minutes:  # noqa: PLR0124 - not a number is in no range
+        _give_up("--minutes: expected a number from 0.05 to 60")
+    if traffic:
+        raise typer.Exit(
+            show.run_traffic(url=url, admin_url=admin_url, minutes=minutes, seed=seed, keep=keep, as_json=json)
+        )
     raise typer.Exit(show.run(url=url, as_json=json))
 
 
@@ -163,18 +187,19 @@ def main() -> None:
 
 def _serve(configuration: Configuration) -> None:
     from engine.config import EngineConfig  # noqa: PLC0415 - `--help` and wrong settings answer without these
-    from gateway import app as house  # noqa: PLC0415
+    from gateway import house, listeners  # noqa: PLC0415
     from gateway.backends.bundled import Bundled  # noqa: PLC0415
     from gateway.config_file import redis_settings  # noqa: PLC0415
     from gateway.keyring import Keyring  # noqa: PLC0415
+    from gateway.money import Prices  # noqa: PLC0415
     from gateway.prompt import Renderer  # noqa: PLC0415
-    from gateway.state import begin, open_state  # noqa: PLC0415
+    from gateway.state import begin, open_ledger, open_state  # noqa: PLC0415
 
     settings, file = configuration.settings, configuration.file
     _set_up_logs()
     with (
-        house.bind(settings.host, settings.port, "--port") as serving,
-        house.bind(settings.admin_host, settings.admin_port, "--admin-port") as admin,
+        listeners.bind(settings.host, settings.port, "--port") as serving,
+        listeners.bind(settings.admin_host, settings.admin_port, "--admin-port") as admin,
     ):
         name, folder = _find_model(settings)
         config = EngineConfig(
@@ -205,13 +230,15 @@ def _serve(configuration: Configuration) -> None:
                 Bundled(config),
                 renderer,
                 state,
+                ledger=await open_ledger(folder, shared, retention_s=settings.ledger_retention),
+                prices=Prices(file.rates),
                 classes=file.classes,
-                keyring=Keyring(file.keys),
+                keyring=Keyring(file.keys, settings.open_tenants),
                 secret=os.environ.get("KEEPWARM_SECRET", "").encode(),
                 upstreams=file.upstreams,
                 routing=file.routing,
             )
-            await house.serve(built, serving, admin)
+            await listeners.serve(built, serving, admin)
 
         asyncio.run(run())
 

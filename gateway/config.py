@@ -16,14 +16,19 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.config_values import (
+    Compat,
+    parse_compat,
     parse_count,
     parse_interval,
+    parse_names,
     parse_origins,
     parse_port,
     parse_redis,
     parse_size,
     parse_switch,
+    parse_tenants,
     parse_tool_format,
+    parse_url,
     parse_word,
 )
 from gateway.errors import ConfigError
@@ -72,6 +77,9 @@ class Settings:
     cors_origins: frozenset[str] = _setting(
         "", parse_origins, "Origins whose web pages may call the gateway, separated by commas; * for every one."
     )
+    open_tenants: tuple[str, ...] = _setting(
+        "", parse_tenants, "Tenants that a client may name in place of a key, for one developer's machine: a,b,c."
+    )
     tool_format: str = _setting(
         "auto", parse_tool_format, "How the model writes tool calls: auto, hermes, llama3, mistral or json."
     )
@@ -81,9 +89,27 @@ class Settings:
     normalise_telemetry: bool = _setting(
         "on", parse_switch, "Whether listed per-request telemetry is taken out of system texts: on or off."
     )
+    recent_requests: int = _setting(
+        "2000", parse_count, "Requests whose counts and times stay to be looked at, in 64 MiB at most; never text."
+    )
+    compat_metrics: Compat = _setting(  # noqa: RUF009 - a field like all others
+        "auto", parse_compat, "Whether /metrics has vLLM's names too: on, off, or auto: for the bundled engine."
+    )
+    metrics_tenants: tuple[str, ...] = _setting(
+        "", parse_names, "Tenants that /metrics tells apart, separated by commas; all others are one."
+    )
+    otlp_endpoint: str | None = _setting(
+        None, parse_url, "Collector that traces are sent to over OTLP/HTTP, such as http://localhost:4318."
+    )
+    traffic_log: Path | None = _setting(  # noqa: RUF009 - a field like all others
+        None, Path, "File that each prompt's keyed block hashes are appended to, for `keepwarm advise --trace`."
+    )
     config: Path | None = _setting(None, Path, "Configuration file, such as keepwarm.toml.")  # noqa: RUF009
     redis: str | None = _setting(
         None, parse_redis, "Redis that several gateways share, such as redis://host:6379/0.", secret=True
+    )
+    ledger_retention: float = _setting(
+        "400d", parse_duration, "How long usage is kept by the day; hours go after 90 days, minutes after two, or then."
     )
     cache: Path | None = _setting(  # noqa: RUF009 - a field like all others
         None, Path, "Folder for converted models; $XDG_CACHE_HOME/keepwarm when not given.", flag=False
@@ -98,6 +124,11 @@ class Settings:
             raise ConfigError(
                 f"--admin-host {self.admin_host} is reachable from other machines: set KEEPWARM_ADMIN_KEY, "
                 "or leave the admin port on 127.0.0.1"
+            )
+        if self.open_tenants and not is_loopback(self.host):
+            raise ConfigError(
+                f"--open-tenants lets whoever reaches --host {self.host} be any of these tenants: "
+                "give out [[keys]] instead, or serve on 127.0.0.1"
             )
         if self.port and self.port == self.admin_port and self.host == self.admin_host:
             raise ConfigError(f"--port and --admin-port are both {self.port}: give each listener its own")

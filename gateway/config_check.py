@@ -18,6 +18,7 @@ from rich.table import Table
 from gateway.config import SETTINGS, Origin, origins
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
+from gateway.money import Rates
 from prefix_store.policy import Policy
 from prefix_store.redis_settings import RedisSettings
 from prefix_store.retention import format_duration
@@ -45,6 +46,7 @@ def _described(name: str, configuration: Configuration, found: Mapping[str, Orig
         "keys": [{"id": key.id, "tenant": key.tenant} for key in file.keys],
         "classes": {klass: format_duration(length_s) for klass, length_s in file.classes.lengths_s.items()},
         "policies": [msgspec.to_builtins(policy) for policy in file.policies],
+        "rates": [msgspec.to_builtins(rates) for rates in file.rates],
         "redis": {part: text for part, text in file.redis.items() if part != "url"},
     }
 
@@ -69,11 +71,16 @@ def show(checked: Mapping[str, Any], console: Console) -> None:
         columns = tuple(column for column in Policy.__struct_fields__ if column != "version")
         policies = [tuple(_cell(policy[column]) for column in columns) for policy in checked["policies"]]
         console.print(_table("Policies", columns, policies))
+    if checked["rates"]:
+        rates = [tuple(_cell(one[column]) for column in Rates.__struct_fields__) for one in checked["rates"]]
+        console.print(_table("Rates, a million tokens", Rates.__struct_fields__, rates))
 
 
 def _cell(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={part}" for name, part in value.items())
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

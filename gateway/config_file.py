@@ -1,8 +1,7 @@
 """The configuration file `keepwarm.toml`: read once at start, checked as a whole.
 
-Tables: `[server]` (settings that have a flag), `[[keys]]`, `[classes]`, `[[policies]]`, `[redis]`, `[[upstreams]]`,
-`[routing]`. Knows no HTTP and
-opens no connection.
+Tables: `[server]` (settings that have a flag), `[[keys]]`, `[classes]`, `[[policies]]`, `[[rates]]`, `[redis]`,
+`[[upstreams]]`, `[routing]`. Knows no HTTP and opens no connection.
 Rule: a `FileConfig` that exists can be used; whatever is wrong is a `ConfigError` of one line with file, table and
 field. A file holds no secrets: those that are found are refused, naming the variable for them, and never repeated.
 """
@@ -24,6 +23,7 @@ from gateway.config import NOTHING, SETTINGS, Settings, origins, read_settings
 from gateway.config_values import parse_redis
 from gateway.errors import ConfigError
 from gateway.keyring import Key, Keyring
+from gateway.money import Prices, Rates
 from gateway.relay.upstream import Upstream
 from gateway.routing.router import Policy as Routing
 from prefix_store.classes import CLASSES, RetentionClasses, nearest
@@ -59,6 +59,7 @@ class _Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: list[Row] = msgspec.field(default_factory=list)
     classes: Row = msgspec.field(default_factory=dict)
     policies: list[Row] = msgspec.field(default_factory=list)
+    rates: list[Row] = msgspec.field(default_factory=list)
     redis: Row = msgspec.field(default_factory=dict)
     upstreams: list[Row] = msgspec.field(default_factory=list)
     routing: dict[str, str] = msgspec.field(default_factory=dict)
@@ -69,6 +70,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "[server]": SERVER,
     "[[keys]]": Key.__struct_fields__,
     "[[policies]]": Policy.__struct_fields__,
+    "[[rates]]": Rates.__struct_fields__,
     "[redis]": _Redis.__struct_fields__,
     "[[upstreams]]": Upstream.__struct_fields__,
 }
@@ -85,6 +87,7 @@ class FileConfig:
     keys: tuple[Key, ...] = ()
     classes: RetentionClasses = CLASSES
     policies: tuple[Policy, ...] = ()
+    rates: tuple[Rates, ...] = ()
     redis: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     upstreams: tuple[Upstream, ...] = ()
     routing: Mapping[str, Routing] = field(default_factory=lambda: MappingProxyType({}))  # by model
@@ -102,7 +105,10 @@ def read_configuration(flags: Mapping[str, str | None], environ: Mapping[str, st
     """Read the file that flag or environment names, if one does, and every setting over it."""
     path = origins(flags, environ)["config"].text
     file = FileConfig() if path is None else read_file(Path(path))
-    return Configuration(settings=read_settings(flags, environ, file.server), file=file)
+    settings = read_settings(flags, environ, file.server)
+    if settings.open_tenants and file.keys:
+        raise ConfigError(f"--open-tenants: {path} has [[keys]], which say who is who; leave one of the two out")
+    return Configuration(settings=settings, file=file)
 
 
 def redis_settings(configuration: Configuration, environ: Mapping[str, str]) -> RedisSettings | None:
@@ -155,6 +161,7 @@ def _checked(document: Row) -> FileConfig:
         keys=_keys(tables.keys),
         classes=classes,
         policies=_policies(tables.policies, classes),
+        rates=_rates(tables.rates, classes),
         redis=MappingProxyType(redis),
         upstreams=_upstreams(tables.upstreams),
         routing=_routing(tables.routing),
@@ -224,6 +231,22 @@ def _policies(rows: list[Row], classes: RetentionClasses) -> tuple[Policy, ...]:
         if policies.setdefault(policy.name, policy) is not policy:
             raise _Wrong(place, "name", f"{policy.name!r} is the name of an entry before")
     return tuple(policies.values())
+
+
+def _rates(rows: list[Row], classes: RetentionClasses) -> tuple[Rates, ...]:
+    rates: list[Rates] = []
+    for place, row in _entries("rates", rows):
+        one = _convert(row, Rates, place)
+        try:
+            named = {classes.label(classes.seconds(name)): by for name, by in one.write_multipliers.items()}
+        except ValueError as error:
+            raise _Wrong(place, "write_multipliers", f"a class is meant: {error}") from error
+        rates.append(msgspec.structs.replace(one, write_multipliers=named))
+        try:
+            Prices(rates)
+        except ValueError as error:
+            raise _in_own_words(place, error) from error
+    return tuple(rates)
 
 
 def _redis(table: Row) -> dict[str, str]:

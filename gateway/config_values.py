@@ -6,9 +6,11 @@ Rule: what cannot be read raises ValueError, which says what would do; the calle
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal, cast, get_args
+from urllib.parse import urlsplit
 
 from gateway.tools.choose import SETTINGS as TOOL_FORMATS
+from prefix_store.classes import NAME_LENGTH, is_name
 from prefix_store.redis_settings import RedisSettings
 from prefix_store.retention import parse_duration
 from prefix_store.store import StateRefused
@@ -16,6 +18,8 @@ from prefix_store.store import StateRefused
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 _MAX_PORT: Final = 65535
+
+Compat = Literal["auto", "on", "off"]
 
 
 def parse_size(text: str) -> int:
@@ -84,8 +88,46 @@ def parse_origins(text: str) -> frozenset[str]:
     return origins
 
 
+def parse_tenants(text: str) -> tuple[str, ...]:
+    """Take names of tenants, separated by commas, each once; `default` is everybody else's."""
+    names = tuple(filter(None, (part.strip() for part in text.split(","))))
+    for place, name in enumerate(names):
+        if not is_name(name):
+            raise ValueError(f"{name!r} is not a name of 1 to {NAME_LENGTH} letters, digits, '.', '_', '-'")
+        if name == "default":
+            raise ValueError("'default' is the tenant of whoever names none")
+        if name in names[:place]:
+            raise ValueError(f"{name!r} stands twice")
+    return names
+
+
 def parse_tool_format(text: str) -> str:
     """Take the name of a tool format."""
     if text not in TOOL_FORMATS:
         raise ValueError(f"expected one of {', '.join(TOOL_FORMATS)}, not {text!r}")
     return text
+
+
+def parse_compat(text: str) -> Compat:
+    """Take `auto`, `on` or `off`."""
+    for word in get_args(Compat):
+        if text.strip().lower() == word:
+            return cast(Compat, word)
+    raise ValueError(f"expected auto, on or off, not {text!r}")
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Take names of tenants, separated by commas; in order, each once."""
+    names = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    for name in names:
+        if not is_name(name):
+            raise ValueError(f"{name!r} is not a name of 1 to {NAME_LENGTH} letters, digits, '.', '_', '-'")
+    return names
+
+
+def parse_url(text: str) -> str:
+    """Take an address on the web, without a query."""
+    parts = urlsplit(text.strip())
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"expected a URL such as http://localhost:4318, not {text!r}")
+    return text.strip()

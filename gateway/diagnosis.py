@@ -8,6 +8,7 @@ requests are compared with that tenant's only.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from datetime import datetime
 
@@ -58,6 +59,7 @@ class Case:
         self._rendering = rendering
         self._at = at
         self._made: Fingerprint | None = None  # once it is remembered
+        self.hashed_s = 0.0  # how long hashing took
         self._work = asyncio.create_task(self._compare())
 
     async def explain(self, prefilled: Prefilled, now: datetime) -> Explained:
@@ -113,7 +115,8 @@ class Case:
         return made, hashes, earlier, compare(made, earlier, {**theirs, **hashes})
 
     def _fingerprint(self) -> tuple[Fingerprint, Hashes]:
-        return fingerprint(
+        began = time.perf_counter()
+        made = fingerprint(
             self._keyed,
             self._ask,
             self._spans,
@@ -125,6 +128,8 @@ class Case:
             rendering=self._rendering,
             settings=self._ask.settings,
         )
+        self.hashed_s = time.perf_counter() - began
+        return made
 
     def _comparison(
         self, made: Fingerprint, earlier: Fingerprint, divergence: Divergence, prefilled: Prefilled

@@ -4,7 +4,8 @@ GatewayError
 ├── BadRequest          the caller's: `param` names the field
 │   ├── UnknownModel    no such model here
 │   ├── NotStored       what it refers to is not kept here
-│   └── Unauthorized    the key is missing or wrong
+│   ├── Unauthorized    the key is missing or wrong
+│   └── Forbidden       nobody may do this from where it came
 ├── ConfigError         the operator's: a setting cannot work
 └── UpstreamError       nobody's here: something behind the gateway
     ├── UpstreamTold    it refused, in its own words: status, message, field and code stay what they were
@@ -59,6 +60,10 @@ class Unauthorized(BadRequest):
     def __init__(self) -> None:
         """Say how to send it."""
         super().__init__("Send the right key as 'Authorization: Bearer <key>'.", code="invalid_api_key")
+
+
+class Forbidden(BadRequest):
+    """It came from where nobody may ask for it; `param` is the header that says so."""
 
 
 class ConfigError(GatewayError):
@@ -124,6 +129,7 @@ VERDICTS: Mapping[type[Exception], _Verdict] = {
     UnknownModel: _Verdict(404, INVALID),
     NotStored: _Verdict(404, INVALID),
     Unauthorized: _Verdict(401, INVALID),
+    Forbidden: _Verdict(403, INVALID),
     PromptTooLong: _Verdict(400, INVALID, "context_length_exceeded"),
     RequestRefused: _Verdict(400, INVALID),
     Overloaded: _Verdict(429, "rate_limit_error", "engine_overloaded"),

@@ -26,6 +26,7 @@ from gateway.diagnosis import Case, Diagnosis
 from gateway.errors import CLIENT_LEFT, BadRequest, UnknownModel, problem_of
 from gateway.events import Began, Done, Event
 from gateway.fan import Fan
+from gateway.overhead import Stopwatch, timed
 from gateway.prompt import Prompt, Renderer
 from gateway.record import Draft, Outcome, Witness
 from gateway.retention import Kept, plan
@@ -45,8 +46,8 @@ class Governs(Protocol):
         """The named retention classes."""
 
 
-class Pulse(Protocol):
-    """Who is told of answer tokens as they come."""
+class Pulse(Stopwatch, Protocol):
+    """Who is told of answer tokens as they come, and of the gateway's own time."""
 
     def tokens(self, ask: Ask, count: int, waited_s: float, *, first: bool, read: int) -> None:
         """Hear that `count` tokens came, `waited_s` after the request (if first) or after the last ones.
@@ -128,9 +129,10 @@ class Exchanges:
             return len(await self._renderer.prompt(ask))
 
     def _tell(self, draft: Draft, outcome: Outcome, status: int) -> None:
-        record = draft.record(outcome, status, self._clock())
-        for witness in self._witnesses:
-            witness.ended(record, draft.tokens)
+        with timed(self._pulse, "account"):
+            record = draft.record(outcome, status, self._clock())
+            for witness in self._witnesses:
+                witness.ended(record, draft.tokens)
 
     async def _answer(self, ask: Ask, draft: Draft, began: float) -> AsyncGenerator[Event]:
         least, limit = self._renderer.least(ask), self._card(ask).max_model_len
@@ -139,9 +141,10 @@ class Exchanges:
                 f"This model's maximum context length is {limit} tokens. However, your messages have at least {least}.",
                 field="messages",
             )
-        prompt = await self._renderer.prompt(ask)
-        draft.tokens = prompt.tokens
-        grammar = await confine(ask, self._renderer.format)
+        with timed(self._pulse, "render"):
+            prompt = await self._renderer.prompt(ask)
+            draft.tokens = prompt.tokens
+            grammar = await confine(ask, self._renderer.format)
         card = self._card(ask)  # once more: the engine may have gone meanwhile
         kept = self._kept(ask, prompt, card)
         account = Account(kept, normalised=prompt.normalised, choices=ask.choices, began=began)
@@ -178,6 +181,7 @@ class Exchanges:
             logprobs = spelled_prompt(delta.prefilled.logprobs, prompt.tokens, self._renderer.spelling)
             now = self._wall()
             explained = await case.explain(delta.prefilled, now)
+            self._pulse.spent("hash", case.hashed_s)
             facts = account.prompt(delta.prefilled, now, explained)
             told.append(Began(facts, logprobs))
         came = account.take(choice, delta, self._clock())

@@ -10,16 +10,20 @@ from contextlib import asynccontextmanager
 @asynccontextmanager
 async def flushing(flush: Callable[[], Awaitable[None]], every_s: float) -> AsyncIterator[None]:
     """Call `flush` every `every_s` seconds while the block runs, and once more when it is left."""
-    task = asyncio.create_task(_keep(flush, every_s))
+    over = asyncio.Event()
+    task = asyncio.create_task(_keep(flush, every_s, over))
     try:
         yield
     finally:
-        task.cancel()
+        over.set()  # what is being handed over arrives: cancelled in the middle it would be lost
         await asyncio.gather(task, return_exceptions=True)
         await flush()
 
 
-async def _keep(flush: Callable[[], Awaitable[None]], every_s: float) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        await flush()
+async def _keep(flush: Callable[[], Awaitable[None]], every_s: float, over: asyncio.Event) -> None:
+    while not over.is_set():
+        try:
+            async with asyncio.timeout(every_s):
+                await over.wait()
+        except TimeoutError:
+            await flush()

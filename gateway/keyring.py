@@ -54,12 +54,18 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """All keys that are accepted. An empty ring asks nobody for a key."""
+    """All keys that are accepted. An empty ring asks nobody for a key.
+
+    `open_tenants` are for one developer's machine: on an empty ring a caller may name one of them in place of a key.
+    """
 
     keys: tuple[Key, ...]
+    open_tenants: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two entries that could not be told apart."""
+        """Refuse two entries that could not be told apart, and names in place of keys where there are keys."""
+        if self.keys and self.open_tenants:
+            raise ValueError("open_tenants: names in place of keys go only where no keys are configured")
         for field, spelled in (("id", [key.id for key in self.keys]), ("sha256", [_digits(key) for key in self.keys])):
             counts = Counter(spelled)
             again = [key.id for key, text in zip(self.keys, spelled, strict=True) if counts[text] > 1]
@@ -71,9 +77,10 @@ class Keyring:
 
         Every key is compared, in constant time. Raises Unauthorized for a key that is missing or unknown.
         """
-        if not self.keys:
-            return Identity(key_id=None, tenant=EVERYBODY)
         offered = x_api_key if authorization is None else _bearer(authorization)
+        if not self.keys:
+            named = offered if offered in self.open_tenants else None
+            return Identity(key_id=named, tenant=named or EVERYBODY)
         if not offered:
             raise Unauthorized
         digest = hashlib.sha256(offered.encode("utf-8", "surrogateescape")).hexdigest()
@@ -81,6 +88,16 @@ class Keyring:
         if not matching:
             raise Unauthorized
         return Identity(key_id=matching[0].id, tenant=matching[0].tenant)
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Every tenant that a caller can be, each once, by name."""
+        return tuple(sorted({key.tenant for key in self.keys} or {EVERYBODY, *self.open_tenants}))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every `key_id` that an identity can have, in the order of the configuration."""
+        return tuple(key.id for key in self.keys) or self.open_tenants
 
 
 def _digits(key: Key) -> str:

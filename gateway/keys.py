@@ -7,17 +7,25 @@ from typing import Final
 
 from aiohttp import web
 
+from gateway.advice.office import Office
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.errors import Problem
 from gateway.exchange import Exchanges
-from gateway.keyring import Identity
+from gateway.keyring import Identity, Keyring
+from gateway.ledger import Ledger
+from gateway.live import Hub
 from gateway.metrics import Metrics
+from gateway.money import Prices
 from gateway.policies import Policies
 from gateway.prompt import Renderer
+from gateway.recall import Recall
+from gateway.recent import Recent
 from gateway.relay.relay import Relay
 from gateway.tally import Tally
+from gateway.timeline import Timeline
 
+ADVICE: Final = web.AppKey("advice", Office)
 SETTINGS: Final = web.AppKey("settings", Settings)
 BACKEND: Final = web.AppKey("backend", Backend)
 EXCHANGES: Final = web.AppKey("exchanges", Exchanges)
@@ -25,7 +33,14 @@ METRICS: Final = web.AppKey("metrics", Metrics)
 POLICIES: Final = web.AppKey("policies", Policies)
 RENDERER: Final = web.AppKey("renderer", Renderer)
 RELAY: Final = web.AppKey("relay", Relay)
+LEDGER: Final = web.AppKey("ledger", Ledger)
+PRICES: Final = web.AppKey("prices", Prices)
 TALLY: Final = web.AppKey("tally", Tally)
+KEYRING: Final = web.AppKey("keyring", Keyring)
+RECALL: Final = web.AppKey("recall", Recall)
+RECENT: Final = web.AppKey("recent", Recent)
+LIVE: Final = web.AppKey("live", Hub)
+TIMELINE: Final = web.AppKey("timeline", Timeline)
 
 IDENTITY: Final = web.RequestKey("identity", Identity)
 REQUEST_ID: Final = web.RequestKey("request_id", str)

@@ -1,4 +1,4 @@
-"""What every request passes through: an id, the error envelope, the access log, the count, on the admin side the key.
+"""What every request passes through: an id, the error envelope, the access log, the count.
 
 This is the gateway's one root that catches everything: whatever a handler raises becomes an answer in the shape of the
 API that was called, or, once a stream has begun, its last event. Rule: the log says who, what, when and how long, never
@@ -8,7 +8,6 @@ what was said; a client that left is not an error.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
 import time
 import uuid
@@ -18,10 +17,9 @@ from typing import Final
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.typedefs import Middleware
 
 from gateway.api.envelopes import Envelope, envelope_of
-from gateway.errors import CLIENT_LEFT, BadRequest, Problem, Unauthorized, problem_of, problem_of_status
+from gateway.errors import CLIENT_LEFT, BadRequest, Problem, problem_of, problem_of_status
 from gateway.keys import FAILURE, METRICS, REQUEST_ID, STREAM
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger("gateway")
@@ -97,20 +95,6 @@ async def envelop(request: web.Request, handler: Handler) -> web.StreamResponse:
         await stream.write(_last_event(request, problem))
         await stream.write_eof()
         return stream
-
-
-def admin_key_required(key: str) -> Middleware:
-    """Make a middleware that lets only the holder of `key` pass."""
-    expected = f"Bearer {key}".encode()
-
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, expected):
-            raise Unauthorized
-        return await handler(request)
-
-    return check
 
 
 def _envelope(request: web.Request) -> Envelope:

@@ -1,4 +1,4 @@
-"""The operators' commands: `keepwarm policy …`, `keepwarm purge`, `keepwarm entries`, `keepwarm stats`.
+"""The operators' commands: `keepwarm policy …`, `keepwarm purge`, `entries`, `stats`, `usage`, `mark`.
 
 Owns words, options and printing; what a command does is done by the admin API of a running gateway.
 Rule: with `--json` the API's answer is printed unchanged, so that `policy set --from` takes what `policy get --json`
@@ -161,6 +161,46 @@ def stats(*, json: AsJson = False, admin_url: Url = HERE) -> None:
     """Show the engine's numbers and how the shared state fares."""
     with _gateway(admin_url) as gateway:
         _show(gateway.call("GET", "stats"), tables.stats, json=json)
+
+
+@operators.command()
+def mark(
+    title: Annotated[str, typer.Argument(help='What was changed, such as "deployed 1.4".')],
+    *,
+    json: AsJson = False,
+    admin_url: Url = HERE,
+) -> None:
+    """Mark now on the time axis of every chart, so that a change of the numbers stands beside its cause."""
+    with _gateway(admin_url) as gateway:
+        _show(gateway.call("POST", "events", body={"title": title}), tables.happening, json=json)
+
+
+@operators.command()
+def usage(
+    *,
+    begin: Annotated[str, typer.Option("--from", help="Since when: a time, or a span back such as -7d.")] = "-1h",
+    end: Annotated[str | None, typer.Option("--to", help="Until when; now when not given.")] = None,
+    by: Annotated[str, typer.Option(help="Apart by tenant, key, model, api or upstream; several with commas.")] = "",
+    bucket: Annotated[str, typer.Option(help="Apart by time: 1m, 5m, 15m, 1h, 6h, 1d or auto.")] = "none",
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant only.")] = None,
+    key: Annotated[str | None, typer.Option(help="Of the key with this id only.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of this model only.")] = None,
+    api: Annotated[str | None, typer.Option(help="Of this API only: chat, completions, responses, messages.")] = None,
+    upstream: Annotated[str | None, typer.Option(help="Of this upstream only.")] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print every number as CSV.")] = False,
+    json: AsJson = False,
+    admin_url: Url = HERE,
+) -> None:
+    """Show what was read, written and missed over time, by whom, and what it saved."""
+    if as_csv and json:
+        raise typer.BadParameter("goes with no --json", param_hint="--csv")
+    query: dict[str, object] = {"from": begin, "to": end, "bucket": bucket, "group_by": by}
+    query |= {"tenant": tenant, "key": key, "model": model, "api": api, "upstream": upstream}
+    with _gateway(admin_url) as gateway:
+        if as_csv:
+            typer.echo(gateway.text("usage", query=query | {"format": "csv"}), nl=False)
+            return
+        _show(gateway.call("GET", "usage", query=query), tables.usage, json=json)
 
 
 @contextmanager

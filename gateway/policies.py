@@ -15,7 +15,9 @@ import structlog
 
 from engine.errors import EngineUnavailable
 from engine.messages import Changed, PolicyTerms
+from gateway import patience
 from gateway.backends import Backend
+from gateway.patience import in_time
 from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.policy import Policy, PolicySet
 from prefix_store.store import SharedState
@@ -63,16 +65,16 @@ class Policies:
     async def put(self, policy: Policy, *, by: str) -> Policy:
         """Store a policy and return it at its new version, once the engine obeys it.
 
-        Raises VersionConflict, PolicyRefused, StoreUnavailable.
+        Raises VersionConflict, PolicyRefused, StoreUnavailable; NoAnswer when it is stored and not obeyed in time.
         """
         stored = await self.state.put(policy, by=by, at=self._now())
-        await self._tell()
+        await self._obeyed()
         return stored
 
     async def delete(self, name: str, *, version: int, by: str) -> None:
-        """Delete a policy. Raises UnknownPolicy, VersionConflict, PolicyRefused, StoreUnavailable."""
+        """Delete a policy. Raises UnknownPolicy and what `put` raises."""
         await self.state.delete(name, version=version, by=by, at=self._now())
-        await self._tell()
+        await self._obeyed()
 
     async def preview(self, policies: PolicySet) -> Changed:
         """Say what these policies would expire and keep now. Changes nothing. Raises EngineUnavailable."""
@@ -87,6 +89,10 @@ class Policies:
             await self._backend.ready()
             await self._tell()
             await self._backend.lost()
+
+    async def _obeyed(self) -> None:
+        """Wait until the engine, if there is one, has what was stored."""
+        await in_time(self._tell(), patience.CHANGE_S, otherwise="The change is stored; the engine will hear of it.")
 
     async def _tell(self) -> None:
         """Bring the engine up to date, if there is one; one that comes later is told when it does."""

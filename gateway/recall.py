@@ -64,7 +64,13 @@ class Recall:
         self._memory = Memory(most_bytes=most_bytes, ttl_s=keep_s)
         self._waiting: deque[_Parcel] = deque()
         self._waiting_bytes, self._most_waiting = 0, waiting_bytes
+        self._sharing = asyncio.Lock()  # so that nothing is on its way to the shared state while a tenant is forgotten
         self.dropped = 0  # requests that never reached the shared state
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Of whom something is remembered here."""
+        return self._memory.tenants
 
     def keyed(self, tenant: str) -> Keyed:
         """Return the digests in which this tenant's requests are remembered."""
@@ -116,6 +122,21 @@ class Recall:
             self._memory.learn(tenant, fetched)
             known |= fetched
         return known
+
+    async def forget(self, tenant: str) -> bool:
+        """Forget all of a tenant, here and in the shared state. Say whether the shared state did too.
+
+        What other gateways have in their own memory stays there until its time is over.
+        """
+        async with self._sharing:
+            self._memory.forget(tenant)
+            self._waiting = deque(parcel for parcel in self._waiting if parcel.tenant != tenant)
+            self._waiting_bytes = sum(parcel.bytes for parcel in self._waiting)
+            try:
+                await self._state.forget(_Names(self.keyed(tenant)).space)
+            except StateError:
+                return False
+        return True
 
     # ---- from the shared state ----
 
@@ -172,19 +193,28 @@ class Recall:
     async def flush(self) -> None:
         """Hand over what waits, oldest first. What is not taken now stays for the next time."""
         while self._waiting:
-            parcels = self._take()
-            items = {name: data for parcel in parcels for name, data in parcel.items.items()}
-            try:
-                await self._state.keep(_Names(self.keyed(parcels[0].tenant)).space, items, ttl_s=self._keep_s)
-            except BaseException as error:
-                self._put_back(parcels)
-                if isinstance(error, StateError):
+            async with self._sharing:
+                if not await self._hand_over():
                     return
-                raise
 
     def flushing(self) -> AbstractAsyncContextManager[None]:
         """Flush now and then while the block runs, and once more at its end."""
         return flushing(self.flush, FLUSH_S)
+
+    async def _hand_over(self) -> bool:
+        """Hand over the oldest, if there still is one; say whether that went well."""
+        if not self._waiting:
+            return True
+        parcels = self._take()
+        items = {name: data for parcel in parcels for name, data in parcel.items.items()}
+        try:
+            await self._state.keep(_Names(self.keyed(parcels[0].tenant)).space, items, ttl_s=self._keep_s)
+        except BaseException as error:
+            self._put_back(parcels)
+            if isinstance(error, StateError):
+                return False
+            raise
+        return True
 
     def _take(self) -> list[_Parcel]:
         """Take the oldest parcel, and those of the same tenant behind it that fit into one call."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from engine.messages import FinishReason
 from gateway.account import Account, Sums
 from gateway.ask import Api, Ask
 from gateway.usage import PromptFacts
@@ -57,6 +58,15 @@ class Record:
     decode_s: float
     routed: Routed | None = None  # None: there was nothing to choose
     reported: bool = True  # whether who answered said what was read; if not, all of the prompt is `unknown`
+    ends: tuple[FinishReason, ...] = ()  # how each choice ended, where all did
+    min_tokens: int = 0  # what must be read for a hit, by the policy that governed
+    traceparent: str = ""  # W3C trace context of the client, as it sent it
+    tracestate: str = ""
+
+    @property
+    def hit(self) -> bool:
+        """Whether it counts as a hit by requests: it read at least one token, and no fewer than the policy asks for."""
+        return self.prompt is not None and not self.prewarm and self.prompt.read >= max(self.min_tokens, 1)
 
 
 class Draft:
@@ -91,6 +101,10 @@ class Draft:
             projected=sums.projected,
             first_token_s=sums.first_token_s,
             decode_s=sums.decode_s,
+            ends=sums.ends if outcome == "finished" else (),
+            min_tokens=0 if self.account is None else self.account.min_tokens,
+            traceparent=self._ask.traceparent,
+            tracestate=self._ask.tracestate,
         )
 
 

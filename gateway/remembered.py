@@ -78,6 +78,17 @@ class Memory:
         if shelf is not None:
             shelf.share(keys, at)
 
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Of whom something is remembered."""
+        return tuple(self._shelves)
+
+    def forget(self, tenant: str) -> None:
+        """Forget all of a tenant."""
+        shelf = self._shelves.pop(tenant, None)
+        if shelf is not None:
+            self.bytes -= shelf.bytes
+
     def check(self) -> None:
         """Assert every invariant."""
         for shelf in self._shelves.values():

@@ -1,4 +1,4 @@
-"""Where policies, versions, audit and counters lie: a SQLite file of this machine, or the Redis that gateways share.
+"""Where policies, versions, audit, counters and the ledger lie: SQLite files here, or the Redis that gateways share.
 
 Opens the store and writes what the start-up asks for. Knows no HTTP and no engine. Rule: what an operator changed at
 run time stands; a start-up policy is written only where none of its name was ever stored, and only an explicit `--ttl`
@@ -16,13 +16,17 @@ import msgspec
 
 from gateway.errors import ConfigError
 from prefix_store.classes import CLASSES, RetentionClasses
+from prefix_store.ledger import LedgerStore
 from prefix_store.policy import DEFAULT, Policy, PolicyRefused, default_policy
+from prefix_store.redis_ledger import RedisLedger
 from prefix_store.redis_settings import RedisSettings
 from prefix_store.redis_store import RedisStore
+from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.sqlite_store import SqliteStore
 from prefix_store.store import SharedState, StateError
 
 FILE = "state.sqlite"
+LEDGER_FILE = "ledger.sqlite"  # beside it
 STARTER = "start-up"  # who, in the audit trail
 ATTEMPTS = 3  # another gateway may write the same policy at the same moment
 
@@ -41,6 +45,17 @@ async def open_state(
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         return await SqliteStore.open(folder / FILE, built_in=built_in)
     except (StateError, OSError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+
+
+async def open_ledger(folder: Path, shared: RedisSettings | None, *, retention_s: float) -> LedgerStore:
+    """Open the ledger where the state is. Raises ConfigError with what to do when it cannot be used."""
+    try:
+        if shared is not None:
+            return await RedisLedger.open(shared, retention_s=retention_s)
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        return await SqliteLedger.open(folder / LEDGER_FILE, retention_s=retention_s)
+    except (StateError, OSError) as error:
         raise ConfigError(str(error)) from error
 
 

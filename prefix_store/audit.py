@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from prefix_store.census import Kind, kind
 from prefix_store.chain import HASH_BYTES, TOKEN_BYTES, BlockHash, chain, root
 from prefix_store.node import Node
 from prefix_store.retention import Kept
@@ -21,12 +22,19 @@ def check(tree: RadixTree[Any]) -> None:
     census = tree.census
     blocks = Counter[str]()
     promised = Counter[str]()
+    entries, entry_blocks = Counter[Kind](), Counter[Kind]()
     for node in nodes:
         blocks[node.namespace.tenant] += len(node.payload)
         promised[node.namespace.tenant] += len(node.payload) * (node.kept is Kept.PROMISED)
+        entries[kind(node)] += 1
+        entry_blocks[kind(node)] += len(node.payload)
     assert len(nodes) == census.nodes, "a node was lost"
     assert sum(blocks.values()) == census.blocks and +blocks == +census.by_tenant, "a block was lost"
     assert +promised == +census.promised, "promised blocks are miscounted"
+    assert +entries == +census.entries and +entry_blocks == +census.entry_blocks, "a class is miscounted"
+    assert tree.spans.written == census.blocks + tree.spans.lifetime.blocks, "a block went untold"
+    purged = sum(len(node.payload) for node in nodes if node.detached)
+    assert tree.gone.total() == tree.spans.lifetime.blocks + purged, "a block went without a cause"
     assert sum(len(node.payload) for node in nodes if not node.leases) == census.idle, "idle blocks are miscounted"
     assert tree.tombstones.blocks == sum(stone.blocks for stone in tree.tombstones), "tombstones are miscounted"
     for namespace, top in tree.roots.items():
@@ -45,6 +53,8 @@ def _check_node(node: Node[Any], block_tokens: int) -> None:
     stride = block_tokens * TOKEN_BYTES
     assert node.payload, "a node without blocks"
     assert len(node.tokens) == len(node.payload) * stride, "tokens and payload disagree"
+    assert len(node.payload) == sum(blocks for _, blocks in node.births), "births and payload disagree"
+    assert node.births == sorted(node.births, key=lambda birth: birth[0]), "a later block is older"
     assert len(node.hashes) == len(node.payload) * HASH_BYTES, "hashes and payload disagree"
     if node.detached:
         assert node.leases or node.children, "a purged node stays without a lease"

@@ -14,13 +14,14 @@ from prefix_store.chain import HASH_BYTES, TOKEN_BYTES, Namespace
 from prefix_store.retention import Kept, Retention
 
 P = TypeVar("P")
+Births = list[tuple[float, int]]  # stretches written at once: when, and how many blocks
 
 
 class Node(Generic[P]):
     """A run of blocks. A root has no parent, no blocks and its namespace's hash."""
 
     __slots__ = (
-        "born",
+        "births",
         "children",
         "deadline",
         "detached",
@@ -59,7 +60,7 @@ class Node(Generic[P]):
         self.deadline = float("inf") if retention is None else retention.deadline
         self.kept = Kept.HELD if retention is None else retention.kept
         self.shortened = False  # whether a lowered policy moved the deadline
-        self.born = used  # when it was first written
+        self.births: Births = [(used, len(payload))] if payload else []  # sums to the blocks
         self.renewed = used  # when the last lease or write began: what its deadline counts from
         self.used = used  # the end of the last lease or write: what pressure goes by
         self.reads = 0
@@ -94,7 +95,8 @@ class Node(Generic[P]):
         upper = Node(
             parent, self.tokens[:cut], hashes, self.payload[:blocks], self.retention, self.used, self.namespace
         )
-        upper.born, upper.renewed, upper.shortened = self.born, self.renewed, self.shortened
+        upper.renewed, upper.shortened = self.renewed, self.shortened
+        upper.births, self.births = part(self.births, blocks)
         upper.deadline, upper.kept, upper.reads, upper.leases = self.deadline, self.kept, self.reads, self.leases
         key = self.tokens[:stride]
         parent.drop(key)
@@ -102,6 +104,11 @@ class Node(Generic[P]):
         self.tokens, self.hashes, self.payload = self.tokens[cut:], rest, self.payload[blocks:]
         upper.attach(self, self.tokens[:stride])
         return upper
+
+    @property
+    def born(self) -> float:
+        """When it was first written."""
+        return self.births[0][0]
 
     @property
     def last_hash(self) -> bytes:
@@ -133,6 +140,17 @@ class Node(Generic[P]):
         at = bisect_left(self.keys, block)
         for side in (range(at - 1, -1, -1), range(at, len(self.keys))):
             yield ((self.keys[index], self.children[index]) for index in side)
+
+
+def part(births: Births, blocks: int) -> tuple[Births, Births]:
+    """Part stretches after their first `blocks` blocks. O(stretches)."""
+    first: Births = []
+    for at, (born, count) in enumerate(births):
+        if blocks < count:
+            return [*first, (born, blocks)] if blocks else first, [(born, count - blocks), *births[at + 1 :]]
+        first.append((born, count))
+        blocks -= count
+    return first, []
 
 
 def common_tokens(one: bytes, other: bytes) -> int:

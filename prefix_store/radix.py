@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from prefix_store import audit, lifetimes
-from prefix_store.census import Census
+from prefix_store.census import Census, kind
 from prefix_store.chain import HASH_BYTES, TOKEN_BYTES, BlockHash, Namespace, chain, root
 from prefix_store.leases import Lease, Match, Published, TreeStats
 from prefix_store.match import best_tail, payload_to, walk
-from prefix_store.node import Node, common_tokens
+from prefix_store.node import Node, common_tokens, part
 from prefix_store.queues import IdleLeaves, Pressure, by_deadline, by_pressure
 from prefix_store.reasons import Absence, Fate, Tombstones
 from prefix_store.retention import Kept, Retention
+from prefix_store.spans import Spans
 
 P = TypeVar("P")
 
@@ -33,6 +34,8 @@ class RadixTree(Generic[P]):
         """Make an empty tree; `remember` bounds the blocks of which it is known why they went."""
         self.block_tokens = block_tokens
         self.census = Census()
+        self.spans = Spans()
+        self.gone: Counter[Fate] = Counter()  # blocks by what became of them
         self.tombstones = Tombstones(remember)
         self.broken: Counter[tuple[str, str]] = Counter()  # promised blocks that went too early, by (class, tenant)
         self._stride = block_tokens * TOKEN_BYTES
@@ -57,14 +60,19 @@ class RadixTree(Generic[P]):
             above = above.parent
         return Match(place.tokens, payload, best_tail(place, tokens, now, self.block_tokens), idle)
 
-    def lease(self, namespace: Namespace, tokens: bytes, now: float) -> Lease[P]:
-        """Take hold of the longest live prefix, renew it and every ancestor by their own classes. O(tokens + nodes)."""
+    def lease(self, namespace: Namespace, tokens: bytes, now: float, *, again: bool = False) -> Lease[P]:
+        """Take hold of the longest live prefix, renew it and every ancestor by their own classes. O(tokens + nodes).
+
+        With `again` a request comes back to what it had leased before, which is counted as no read.
+        """
         top = self._roots.get(namespace)
         if top is None:
             top = self._roots[namespace] = Node(None, b"", root(namespace), [], None, now, namespace)
         place = walk(top, tokens, now, self.block_tokens)
         tail = best_tail(place, tokens, now, self.block_tokens)
         end = self._split(place.node, place.blocks) if place.blocks else place.node
+        if not again:
+            self.spans.read(lifetimes.path_up(end), now)
         lifetimes.renew(end, now)
         self._hold(end)
         if tail is not None:
@@ -155,7 +163,7 @@ class RadixTree(Generic[P]):
         """Free at most `budget` expired nodes. O(budget · log n)."""
         freed: list[P] = []
         while budget > 0 and (node := self._expiring.first()) is not None and node.deadline <= now:
-            freed += self._expire(node)
+            freed += self._expire(node, now)
             budget -= 1
         return freed
 
@@ -168,7 +176,7 @@ class RadixTree(Generic[P]):
         while len(freed) < count:
             node = self._expiring.first()
             if node is not None and node.deadline <= now:
-                freed += self._expire(node)
+                freed += self._expire(node, now)
                 continue
             node = self._pressed.first(self.census.over)
             if node is None:
@@ -214,10 +222,10 @@ class RadixTree(Generic[P]):
         self._settle(parent)
         freed: list[P] = []
         for node in reversed(list(top.subtree())):
-            self.tombstones.bury(node.hashes, Fate.PURGED, now)
+            self._bury(node.hashes, Fate.PURGED, now)
             node.detached = True
             if not node.leases:
-                freed += self._remove(node)
+                freed += self._remove(node, now)
         if top.leases:
             self._detached.add(top)
         return freed
@@ -265,10 +273,12 @@ class RadixTree(Generic[P]):
         """Add fresh blocks below `node`, whose one lease is the writer's; return the new end, leased."""
         hashes = chain(BlockHash(node.last_hash), tokens, self.block_tokens)
         self.tombstones.forget(hashes[:HASH_BYTES])
+        self.spans.come(len(payload))
         if node.leases == 1 and not node.children and _as_written(node, retention):  # the same request goes on
             node.tokens += tokens
             node.hashes += hashes
             node.payload += payload
+            node.births.append((now, len(payload)))
             node.used = now
             self.census.add(node, len(payload))
             return node
@@ -281,9 +291,9 @@ class RadixTree(Generic[P]):
 
     def _write(self, node: Node[P], retention: Retention, now: float) -> None:
         """Take note that an existing block was written again or asked for."""
-        before, kept = by_pressure(node), node.kept
+        before, was = by_pressure(node), kind(node)
         lifetimes.write(node, retention, now)
-        self.census.keep(node, kept)
+        self.census.keep(node, was)
         if by_pressure(node) < before:
             self._pressed.discard(node)
 
@@ -312,7 +322,7 @@ class RadixTree(Generic[P]):
         at = node
         while at is not None and at.idle_leaf and (at.detached or at.deadline <= now):
             parent = at.parent
-            freed += self._remove(at) if at.detached else self._expire(at)
+            freed += self._remove(at, now) if at.detached else self._expire(at, now)
             at = parent
         if not freed:  # else each removal settled the node above it
             self._settle(node)
@@ -327,10 +337,10 @@ class RadixTree(Generic[P]):
         elif node.retention is None and not node.children and not node.leases:
             del self._roots[node.namespace]
 
-    def _expire(self, node: Node[P]) -> list[P]:
+    def _expire(self, node: Node[P], now: float) -> list[P]:
         """Remove an idle leaf whose time is up, and remember when that was."""
-        self.tombstones.bury(node.hashes, Fate.POLICY_CHANGED if node.shortened else Fate.EXPIRED, node.deadline)
-        return self._remove(node)
+        self._bury(node.hashes, Fate.POLICY_CHANGED if node.shortened else Fate.EXPIRED, node.deadline)
+        return self._remove(node, now)
 
     def _press(self, node: Node[P], blocks: int, now: float) -> list[P]:
         """Remove an idle leaf before its time, or its last `blocks` blocks if it has more, and remember that."""
@@ -340,19 +350,28 @@ class RadixTree(Generic[P]):
         if node.kept is Kept.PROMISED:
             fate = Fate.BROKEN_PROMISE
             self.broken[node.retention.klass if node.retention else "", node.namespace.tenant] += gone
-        self.tombstones.bury(node.hashes[keep * HASH_BYTES :], fate, now)
+        self._bury(node.hashes[keep * HASH_BYTES :], fate, now)
+        self.spans.press(node.used, gone, now)
         if not keep:
-            return self._remove(node)
+            return self._remove(node, now)
         freed, node.payload = node.payload[keep:], node.payload[:keep]
         node.tokens, node.hashes = node.tokens[: keep * self._stride], node.hashes[: keep * HASH_BYTES]
+        node.births, ended = part(node.births, keep)
+        self.spans.go(ended, now)
         self.census.add(node, -gone)
         return freed
 
-    def _remove(self, node: Node[P]) -> list[P]:
+    def _bury(self, hashes: bytes, fate: Fate, at: float) -> None:
+        """Count blocks that go, and remember why."""
+        self.gone[fate] += len(hashes) // HASH_BYTES
+        self.tombstones.bury(hashes, fate, at)
+
+    def _remove(self, node: Node[P], now: float) -> list[P]:
         """Take an idle leaf out of the tree; return its payload."""
         parent = node.parent
         assert node.idle_leaf
         self.census.go(node)
+        self.spans.go(node.births, now)
         if parent is None:
             self._detached.discard(node)
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ POLL_S = 0.25  # a lost message heals within this and one call
 RACES = 16  # lost to other writers before a change is given up
 KEPT_BYTES = 256 << 10  # sent in one call, so that a call of many values keeps within the timeout
 KEPT_KEYS = 64  # read in one call
+SCANNED = 1000  # keys that the server looks at in one call while a space is forgotten
 SELF = "keepwarm"  # who the audit trail says has re-seeded
 
 _decode_record = msgspec.json.Decoder(Record).decode
@@ -56,6 +58,7 @@ class RedisStore:
     def __init__(self, settings: RedisSettings, link: RedisLink, scripts: Mapping[str, str], built_in: Policy) -> None:
         """Take what `open` has read; nothing is connected yet."""
         self._link, self._key_of, self._where = link, settings.key_of, settings.where
+        self._prefix = settings.prefix
         self._scripts: dict[str, AsyncScript] = {
             name: link.redis.register_script(text) for name, text in scripts.items()
         }
@@ -153,7 +156,7 @@ class RedisStore:
         for some in _portions(items):
             pipeline = self._link.redis.pipeline(transaction=False)
             for key, value in some:
-                _ = pipeline.set(self._key_of("kept", space, key), value, px=ttl_ms)
+                _ = pipeline.set(self._kept(space, key), value, px=ttl_ms)
             await self._link.write(pipeline.execute)
 
     async def recall(self, space: str, keys: Sequence[str]) -> dict[str, bytes]:
@@ -161,10 +164,21 @@ class RedisStore:
         found: dict[str, bytes] = {}
         for begin in range(0, len(keys), KEPT_KEYS):
             some = keys[begin : begin + KEPT_KEYS]
-            names = [self._key_of("kept", space, key) for key in some]
+            names = [self._kept(space, key) for key in some]
             values: list[Any] = await self._link.read(partial(self._link.redis.mget, names))
             found |= {key: value for key, value in zip(some, values, strict=True) if value is not None}
         return found
+
+    async def forget(self, space: str) -> None:
+        """Forget every value that is kept under a space, going over the server's keys some at a time."""
+        every = _literally(self._key_of("kept", space)) + ":*"
+        cursor = 0
+        while True:
+            cursor, names = await self._link.read(partial(self._link.redis.scan, cursor, match=every, count=SCANNED))
+            if names:
+                await self._link.write(partial(self._link.redis.unlink, *names))
+            if not cursor:
+                return
 
     def watch(self) -> AsyncIterator[Snapshot]:
         """Go over what is known: now, then at each change seen here."""
@@ -180,6 +194,10 @@ class RedisStore:
         await self._link.close()
 
     # ---- policies ----
+
+    def _kept(self, space: str, key: str) -> str:
+        """Return the key of a value; all of a space begin alike, so that they can be found together."""
+        return f"{self._key_of('kept', space)}:{self._key_of('kept', space, key).removeprefix(self._prefix)}"
 
     def _space(self, space: str) -> str:
         return self._key_of("counters", space)
@@ -283,6 +301,11 @@ def _portions(items: Mapping[str, bytes]) -> Iterator[list[tuple[str, bytes]]]:
             portion, size = [], 0
     if portion:
         yield portion
+
+
+def _literally(text: str) -> str:
+    """Return the pattern that only this text matches."""
+    return re.sub(r"([\\*?\[\]^-])", r"\\\1", text)
 
 
 def _read_files(settings: RedisSettings) -> dict[str, str]:

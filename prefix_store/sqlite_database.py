@@ -124,6 +124,10 @@ class Database:
                     found[key] = row[0]
         return found
 
+    def forget(self, space: str) -> None:
+        """Delete every value of a space."""
+        self._sql.execute("DELETE FROM kept WHERE space = ?", (space,))
+
     def close(self) -> None:
         """Close the file; SQLite folds the log into it."""
         self._sql.close()

@@ -109,6 +109,10 @@ class SqliteStore:
         """Return those of the values that are still kept."""
         return await self._run(partial(self._database.recall, space, tuple(keys)))
 
+    async def forget(self, space: str) -> None:
+        """Forget every value that is kept under a space."""
+        await self._run(partial(self._database.forget, space))
+
     def watch(self) -> AsyncIterator[Snapshot]:
         """Go over what is known: now, then at each change seen here."""
         return self._feed.watch()

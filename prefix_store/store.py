@@ -216,6 +216,9 @@ class SharedState(Protocol):
     async def recall(self, space: str, keys: Sequence[str]) -> dict[str, bytes]:
         """Return those of the values that are still kept. Raises StoreUnavailable."""
 
+    async def forget(self, space: str) -> None:
+        """Forget every value that is kept under a space. Raises StoreUnavailable; then some may be left."""
+
     def watch(self) -> AsyncIterator[Snapshot]:
         """Go over what is known: now, then at each change seen here. A slow reader skips to the newest."""
 

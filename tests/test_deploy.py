@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 from engine.messages import EngineStats
 from gateway.cli import app
 from gateway.config import SETTINGS
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, MetricsOptions
+from tests import boards
+from tests.promql import parsed, selectors
 
 ROOT = Path(__file__).parent.parent
+GRAFANA = ROOT / "deploy/grafana"
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 PROMETHEUS = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
-BOARD = json.loads((ROOT / "deploy/grafana/dashboards/keepwarm.json").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 GATEWAY: dict[str, Any] = COMPOSE["services"]["gateway"]
 
@@ -99,25 +101,58 @@ def test_our_folders_are_where_the_volumes_are() -> None:
     assert targets == {cache[1], f"{state[1]}/keepwarm"}
 
 
-def test_the_board_asks_for_metrics_that_exist() -> None:
-    """Each metric on the Grafana board is on the gateway's own metrics page."""
-    page = Metrics("model").exposition(EngineStats(), 0).decode()
-    emitted = set(re.findall(r"^(keepwarm_\w+)", page, re.MULTILINE))
-    queries = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
-    asked = {name for query in queries for name in re.findall(r"keepwarm_\w+", query)}
-    assert len(asked) > 10
+def test_every_query_asks_for_metrics_that_exist() -> None:
+    """Each metric that a board, a rule or vLLM's board asks for is on the gateway's own metrics page."""
+    page = Metrics("model", MetricsOptions(tenants=("a",))).exposition(EngineStats(), 0).decode()
+    emitted = set(re.findall(r"^([a-z][\w:]+)", page, re.MULTILINE))
     # a counter with labels of its own has no line before its first event
-    described = {
-        f"{name}_total" for name in re.findall(r"^# TYPE (keepwarm_\w+?)(?:_total)? counter$", page, re.MULTILINE)
-    }
-    assert not asked - emitted - described
+    emitted |= {f"{name}_total" for name in re.findall(r"^# TYPE (\w+?)(?:_total)? counter$", page, re.MULTILINE)}
+    queries = [query for queries in (*boards.shipped().values(), boards.VLLM) for query in queries]
+    asked = {selector.name for query in queries for selector in selectors(parsed(query))}
+    assert len(queries) > 100
+    assert len(asked) > 50
+    assert asked - emitted == {"up"}  # which is Prometheus' own
 
 
-def test_the_board_uses_the_provisioned_source() -> None:
-    """Panels name the data source that Grafana is given, and the folder they lie in is the provisioned one."""
-    provisioned = ROOT / "deploy/grafana/provisioning"
-    (source,) = yaml.safe_load((provisioned / "datasources/prometheus.yml").read_text())["datasources"]
-    (provider,) = yaml.safe_load((provisioned / "dashboards/keepwarm.yml").read_text())["providers"]
-    assert {panel["datasource"]["uid"] for panel in BOARD["panels"]} == {source["uid"]}
-    mounts = COMPOSE["services"]["grafana"]["volumes"]
-    assert f"./deploy/grafana/dashboards:{provider['options']['path']}:ro" in mounts
+@pytest.mark.parametrize("name", boards.BOARDS)
+def test_every_board_uses_the_provisioned_source(name: str) -> None:
+    """Panels and variables name the data source that Grafana is given, and say what they show; ids are unique."""
+    board = boards.BOARDS[name]
+    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
+    panels = [panel for panel in board["panels"] if panel["type"] != "row"]
+    used = [*panels, *(target for panel in panels for target in panel["targets"]), *board["templating"]["list"]]
+    assert {one["datasource"]["uid"] for one in used} == {source["uid"]}
+    assert all(panel["description"] for panel in panels)
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert board["uid"] == name.removesuffix(".json")
+
+
+def test_boards_and_rules_are_where_they_are_looked_for() -> None:
+    """The folders that Grafana and Prometheus read are mounted, and the home board is one of ours."""
+    (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/keepwarm.yml").read_text())["providers"]
+    path = provider["options"]["path"]
+    grafana, prometheus = (COMPOSE["services"][name] for name in ("grafana", "prometheus"))
+    assert f"./deploy/grafana/dashboards:{path}:ro" in grafana["volumes"]
+    home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home in {f"{path}/{name}" for name in boards.BOARDS}
+    assert "./deploy/prometheus:/etc/prometheus:ro" in prometheus["volumes"]
+    assert PROMETHEUS["rule_files"] == ["/etc/prometheus/rules/*.yml"]
+    assert set(boards.RULES) == {"keepwarm.yml"}
+
+
+def test_every_alert_says_what_it_is_and_what_to_do() -> None:
+    """Each rule has a severity that is known, a title and a description, and stands in the operators' table."""
+    table = (ROOT / "docs/operators.md").read_text()
+    rules = [rule for group in boards.RULES["keepwarm.yml"]["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == 8
+    for rule in rules:
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert rule["labels"]["severity"] in {"warn", "page"}
+        assert f"| `{rule['alert']}` | {rule['labels']['severity']} |" in table
+
+
+def test_no_board_holds_a_metric_under_an_old_name() -> None:
+    """Nothing that is shipped asks for a name that was given up."""
+    old = re.compile(r"keepwarm_(exchanges|prompt_tokens|missed_tokens|inter_token_seconds)")
+    files = [path for path in (ROOT / "deploy").rglob("*") if path.is_file()] + [ROOT / "docs/operators.md"]
+    assert [path.name for path in files if old.search(path.read_text())] == []

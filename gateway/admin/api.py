@@ -1,36 +1,40 @@
-"""The operators' endpoints on aiohttp: policies, previews, purges, entries, stats, audit.
+"""The operators' endpoints on aiohttp: policies, previews, purges, entries, retention, tree, stats, audit, usage.
 
-Shapes are `shapes`', decisions are the store's and the engine's.
+Shapes are `shapes`' and `views`', decisions are the store's and the engine's.
 Rule: an answer is given when what it says is so: a policy is in the store and obeyed by the engine that runs, a purge
 is done. Whatever an operator can put right is said with its field; nothing here repeats a prompt.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
-from types import MappingProxyType
+from collections.abc import Iterable
 
 import msgspec
 import structlog
 from aiohttp import web
 
 from engine.errors import EngineUnavailable
-from gateway.admin import shapes
+from gateway import patience
+from gateway.admin import shapes, usage, views
+from gateway.admin.advice import advice
+from gateway.admin.answers import operator_of
+from gateway.admin.answers import told as _told
 from gateway.admin.shapes import AdminRefused, AuditQuery, DeleteQuery, PageQuery, PurgeBody
+from gateway.admin.views import RetentionQuery, TreeQuery
 from gateway.api import openai_chat
 from gateway.errors import BadRequest, UnknownModel
-from gateway.keys import BACKEND, POLICIES, RENDERER, TALLY
-from prefix_store.policy import Policy, PolicyRefused, PolicySet, parse_policy
-from prefix_store.store import Entry, Json, StoreUnavailable, UnknownPolicy, VersionConflict
+from gateway.keyring import EVERYBODY
+from gateway.keys import BACKEND, KEYRING, POLICIES, RECALL, RENDERER, TALLY, TIMELINE
+from gateway.patience import ASK_AGAIN, NoAnswer, in_time
+from prefix_store.policy import Policy, PolicySet, parse_policy
+from prefix_store.store import Entry, Json, StoreUnavailable, UnknownPolicy
 
 DEFAULT_TENANT = "default"
-OPERATOR = "admin"  # who, in the audit trail: whoever may reach the admin port
+MAY_BE_DONE = "It may still be purged."
 
 log = structlog.get_logger("gateway.admin")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def add_routes(app: web.Application) -> None:
@@ -43,45 +47,12 @@ def add_routes(app: web.Application) -> None:
     app.router.add_delete(f"{policies}/{{name}}", _told(delete_policy))
     app.router.add_post("/admin/v1/purge", _told(purge))
     app.router.add_get("/admin/v1/entries", _told(entries))
+    app.router.add_get("/admin/v1/retention", _told(retention))
+    app.router.add_get("/admin/v1/tree", _told(tree))
     app.router.add_get("/admin/v1/stats", _told(stats))
     app.router.add_get("/admin/v1/audit", _told(audit))
-
-
-def _told(handler: Handler) -> Handler:
-    """Turn what an operator can put right into a status and an error that names the field."""
-
-    @wraps(handler)
-    async def answer(request: web.Request) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except PolicyRefused as error:
-            where = f"{error.field}: " if error.field else ""
-            return _error(400, f"{where}{error.problem}", field=error.field, allowed=error.allowed)
-        except AdminRefused as error:
-            return _error(400, str(error), field=error.field, allowed=error.allowed)
-        except UnknownPolicy as error:
-            return _error(404, str(error), field="name")
-        except VersionConflict as error:
-            return _error(409, str(error), field="version", version=error.actual)
-        except (StoreUnavailable, EngineUnavailable) as error:
-            return _error(503, str(error), headers={"Retry-After": "1"})
-
-    return answer
-
-
-def _error(
-    status: int,
-    message: str,
-    *,
-    field: str = "",
-    allowed: str = "",
-    version: int | None = None,
-    headers: Mapping[str, str] = MappingProxyType({}),
-) -> web.Response:
-    said: Json = {"message": message, "field": field or None, "allowed": allowed or None}
-    if version is not None:
-        said["version"] = version
-    return web.json_response({"error": said}, status=status, headers=headers)
+    app.router.add_get("/admin/v1/usage", _told(usage.usage))
+    app.router.add_get("/admin/v1/advice", _told(advice))
 
 
 async def list_policies(request: web.Request) -> web.Response:
@@ -98,17 +69,20 @@ async def get_policy(request: web.Request) -> web.Response:
 
 async def put_policy(request: web.Request) -> web.Response:
     """PUT /admin/v1/policies/{name}: the whole policy over the version it states, 0 for a new one."""
-    policies = request.app[POLICIES]
+    policies, by = request.app[POLICIES], operator_of(request)
     fields = shapes.fields_of(await request.read())
     wanted = parse_policy(fields, name=request.match_info["name"], classes=policies.classes)
-    return web.json_response(shapes.policy(await policies.put(wanted, by=OPERATOR)))
+    stored = await policies.put(wanted, by=by)
+    await request.app[TIMELINE].look()
+    return web.json_response(shapes.policy(stored))
 
 
 async def delete_policy(request: web.Request) -> web.Response:
     """DELETE /admin/v1/policies/{name}?version=N."""
     policies, name = request.app[POLICIES], request.match_info["name"]
     version = shapes.query(request.query, DeleteQuery).version
-    await policies.delete(name, version=version, by=OPERATOR)
+    await policies.delete(name, version=version, by=operator_of(request))
+    await request.app[TIMELINE].look()
     return web.json_response({"deleted": name, "version": version})
 
 
@@ -121,21 +95,45 @@ async def preview_policy(request: web.Request) -> web.Response:
         wanted = known.removing(_named(known, fields["delete"]).name)
     else:
         wanted = known.adding(parse_policy(fields, classes=policies.classes))
-    return web.json_response(shapes.changed(await policies.preview(wanted), gone="expire", kept="keep"))
+    foreseen = await in_time(policies.preview(wanted), patience.LOOK_S)
+    return web.json_response(shapes.changed(foreseen, gone="expire", kept="keep"))
 
 
 async def purge(request: web.Request) -> web.Response:
     """POST /admin/v1/purge: forget entries and say how many there were, or with dry_run how many there are.
 
-    What is forgotten is forgotten: should the audit trail fail after it, the answer still has the counts and says
-    `"audited": false`.
+    A purge of all that a tenant has, or of everything, forgets the fingerprints too. What is forgotten is forgotten:
+    should the audit trail fail after it, the answer still has the counts and says `"audited": false`. A purge that the
+    engine did not confirm in time may still be done, so it is audited as that.
     """
-    policies = request.app[POLICIES]
+    policies, by = request.app[POLICIES], operator_of(request)
     wanted = shapes.purge_body(await request.read(), policies.classes)
-    change = await request.app[BACKEND].purge(**await _filter(request, wanted))
+    asked = request.app[BACKEND].purge(**await _filter(request, wanted))
+    limit_s, otherwise = (patience.LOOK_S, ASK_AGAIN) if wanted.dry_run else (patience.CHANGE_S, MAY_BE_DONE)
+    try:
+        change = await in_time(asked, limit_s, otherwise=otherwise)
+    except NoAnswer:
+        if not wanted.dry_run:
+            await _audited(request, wanted, {"confirmed": False}, by)
+        raise
     shaped = shapes.changed(change, gone="purged", kept="kept")
-    audited = not wanted.dry_run and await _audited(request, wanted, shaped)
+    if not wanted.dry_run:
+        await _forget(request, wanted)
+    audited = not wanted.dry_run and await _audited(request, wanted, {"tenants": shaped["tenants"]}, by)
     return web.json_response(shaped | {"dry_run": wanted.dry_run, "audited": audited})
+
+
+async def _forget(request: web.Request, wanted: PurgeBody) -> None:
+    """Forget what is remembered of requests whose every entry is purged."""
+    tenants: Iterable[str] = ()
+    if wanted.all:
+        known = {*request.app[KEYRING].tenants, EVERYBODY}
+        tenants = sorted(known | set(request.app[RECALL].tenants))
+    elif wanted.tenant is not None and shapes.filter_of(wanted).keys() == {"tenant"}:
+        tenants = (wanted.tenant,)
+    for tenant in tenants:
+        if not await request.app[RECALL].forget(tenant):
+            log.warning("fingerprints_forgotten_here_only", tenant=tenant)
 
 
 async def _filter(request: web.Request, wanted: PurgeBody) -> dict[str, object]:
@@ -164,32 +162,50 @@ async def _prefix(request: web.Request, body: dict[str, object]) -> dict[str, ob
     return {"prefix": prompt.tokens, "partition": ask.partition, "rendering": request.app[RENDERER].identity}
 
 
-async def _audited(request: web.Request, wanted: PurgeBody, shaped: Json) -> bool:
+async def _audited(request: web.Request, wanted: PurgeBody, after: Json, by: str) -> bool:
     """Write a purge into the audit trail; say whether that went well."""
-    before, after = shapes.filter_of(wanted), {"tenants": shaped["tenants"]}
-    line = Entry(by=OPERATOR, at=time.time(), what="purge", subject=wanted.tenant or "", before=before, after=after)
+    before = shapes.filter_of(wanted)
+    line = Entry(by=by, at=time.time(), what="purge", subject=wanted.tenant or "", before=before, after=after)
     try:
         await request.app[POLICIES].state.record(line)
     except StoreUnavailable as error:
         log.warning("purge_not_audited", reason=str(error), filter=before)
         return False
+    await request.app[TIMELINE].look()
     return True
 
 
 async def entries(request: web.Request) -> web.Response:
     """GET /admin/v1/entries?offset&limit&tenant."""
     wanted = shapes.query(request.query, PageQuery)
-    page = await request.app[BACKEND].entries(offset=wanted.offset, limit=wanted.limit, tenant=wanted.tenant)
-    return web.json_response(shapes.page(page, wanted))
+    asked = request.app[BACKEND].entries(offset=wanted.offset, limit=wanted.limit, tenant=wanted.tenant)
+    return web.json_response(shapes.page(await in_time(asked, patience.LOOK_S), wanted))
+
+
+async def retention(request: web.Request) -> web.Response:
+    """GET /admin/v1/retention: what is kept by class, age and deadline, and what became of the rest."""
+    shapes.query(request.query, RetentionQuery)
+    backend = request.app[BACKEND]
+    if (card := backend.card) is None:
+        raise EngineUnavailable(backend.detail)
+    view, stats = await in_time(asyncio.gather(backend.retention(), backend.stats()), patience.LOOK_S)
+    return web.json_response(views.retention(view, stats, card, request.app[POLICIES].classes))
+
+
+async def tree(request: web.Request) -> web.Response:
+    """GET /admin/v1/tree?limit&tenant: the largest nodes of the tree."""
+    wanted = shapes.query(request.query, TreeQuery)
+    asked = request.app[BACKEND].tree(limit=wanted.limit, tenant=wanted.tenant)
+    return web.json_response(views.tree(await in_time(asked, patience.LOOK_S)))
 
 
 async def stats(request: web.Request) -> web.Response:
     """GET /admin/v1/stats: this engine's snapshot, how the store fares, and the sums of all gateways by tenant."""
     policies = request.app[POLICIES]
-    engine = await request.app[BACKEND].stats()
+    engine = await in_time(request.app[BACKEND].stats(), patience.LOOK_S)
     state = {"degraded": policies.state.degraded, "policies": len(policies.known)}
     sums = await request.app[TALLY].sums()
-    return web.json_response({"engine": msgspec.structs.asdict(engine), "state": state, "tenants": sums})
+    return web.json_response({"engine": shapes.stats(engine), "state": state, "tenants": sums})
 
 
 async def audit(request: web.Request) -> web.Response:

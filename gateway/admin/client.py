@@ -46,6 +46,31 @@ class AdminClient:
 
     def call(self, method: str, *path: str, query: Mapping[str, object] | None = None, body: object = None) -> Json:
         """Do one call; `path` are the parts after `/admin/v1`. Raises CallFailed."""
+        status, answer = self._ask(method, path, query, body)
+        read = self._object(status, answer)
+        if status != http.client.OK:
+            raise CallFailed(_reason(status, read), status=status)
+        return read
+
+    def text(self, *path: str, query: Mapping[str, object]) -> str:
+        """Get an answer that is no JSON. Raises CallFailed."""
+        status, answer = self._ask("GET", path, query, None)
+        if status != http.client.OK:
+            raise CallFailed(_reason(status, self._object(status, answer)), status=status)
+        return answer.decode("utf-8", "replace")
+
+    def _object(self, status: int, answer: bytes) -> Json:
+        try:
+            read: object = msgspec.json.decode(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            read = None
+        if not isinstance(read, dict):
+            raise CallFailed(f"{self.url} answers, but not as Keepwarm's admin port (HTTP {status})", status=status)
+        return read
+
+    def _ask(
+        self, method: str, path: tuple[str, ...], query: Mapping[str, object] | None, body: object
+    ) -> tuple[int, bytes]:
         given = {key: value for key, value in (query or {}).items() if value is not None}
         try:
             target = "/".join([f"{self._base}/admin/v1", *(quote(part, safe="") for part in path)])
@@ -53,16 +78,7 @@ class AdminClient:
             content = None if body is None else msgspec.json.encode(body)
         except UnicodeEncodeError as error:  # bytes of a command line that are no UTF-8
             raise CallFailed(f"{error.object!r} is not text") from error
-        status, answer = self._send(method, target, content)
-        try:
-            read: object = msgspec.json.decode(answer)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            read = None
-        if not isinstance(read, dict):
-            raise CallFailed(f"{self.url} answers, but not as Keepwarm's admin port (HTTP {status})", status=status)
-        if status != http.client.OK:
-            raise CallFailed(_reason(status, read), status=status)
-        return read
+        return self._send(method, target, content)
 
     def _send(self, method: str, target: str, content: bytes | None) -> tuple[int, bytes]:
         headers = {"Accept": "application/json"}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
-from engine.messages import Changed, Entries, EntryView, Tally
+from engine.messages import Changed, EngineStats, Entries, EntryView, Histo, Tally
 from gateway.api.json_body import decode
 from gateway.errors import BadRequest, GatewayError
 from prefix_store.classes import RetentionClasses, nearest
@@ -107,8 +107,15 @@ def purge_body(body: bytes, classes: RetentionClasses) -> PurgeBody:
 
 def query(given: Mapping[str, str], kind: type[Q]) -> Q:
     """Read a query string. Raises AdminRefused naming the field."""
-    _known(given, kind.__struct_fields__)
+    _known(given, kind.__struct_encode_fields__)
     return _convert(dict(given), kind, strict=False)
+
+
+def body(given: bytes, kind: type[Q]) -> Q:
+    """Read a body. Raises AdminRefused naming the field."""
+    fields = fields_of(given)
+    _known(fields, kind.__struct_encode_fields__)
+    return _convert(fields, kind, strict=True)
 
 
 def changed(change: Changed, *, gone: str, kept: str) -> dict[str, Any]:
@@ -149,6 +156,14 @@ def _entry(entry: EntryView) -> dict[str, Any]:
     return plain
 
 
+def stats(engine: EngineStats) -> dict[str, Any]:
+    """Shape the engine's snapshot, zeros and all."""
+    return {
+        name: msgspec.structs.asdict(value) if isinstance(value, Histo) else value
+        for name, value in msgspec.structs.asdict(engine).items()
+    }
+
+
 def audit_line(entry: Entry) -> dict[str, Any]:
     """Shape one line of the audit trail."""
     plain: dict[str, Any] = msgspec.to_builtins(entry)
@@ -166,7 +181,7 @@ def _known(given: Mapping[str, object], fields: tuple[str, ...]) -> None:
         if name not in fields:
             guess = nearest(name, fields)
             hint = f"; did you mean {guess!r}?" if guess else ""
-            raise AdminRefused(f"{name} is not a field{hint}", field=name, allowed=", ".join(fields))
+            raise AdminRefused(f"{name} is not a field{hint}", field=name, allowed=", ".join(fields) or "no field")
 
 
 def _convert(given: Mapping[str, Any], kind: type[Q], *, strict: bool) -> Q:

@@ -6,6 +6,7 @@ Rule: what came from elsewhere (names of tenants, models, policies) is shown as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
@@ -30,6 +31,18 @@ POLICY_COLUMNS = (
 )
 NUMBERS = frozenset({"min_tokens", "promise_budget", "pool_share", "priority", "version"})
 ANY = {"model": "any", "tenant": "any", "default_ttl": "none"}
+USAGE_COLUMNS = (
+    "requests",
+    "hits",
+    "read\n%",
+    "prompt\ntokens",
+    "read",
+    "written",
+    "uncached",
+    "output",
+    "first token\non a hit",
+    "on a miss",
+)
 COUNTS = ("entries", "tokens", "bytes")
 
 
@@ -90,7 +103,9 @@ def stats(answer: Json) -> Table:
     """Show the engine's numbers and the store's state, one a line; numbers by tenant or class are indented."""
     lines: list[tuple[str, object]] = []
     for name, value in answer["engine"].items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and "counts" in value:
+            lines.append((name, _mean(value)))
+        elif isinstance(value, Mapping):
             lines.append((name, "" if value else "none"))
             lines.extend((f"  {part}", _number(count)) for part, count in value.items())
         else:
@@ -98,6 +113,62 @@ def stats(answer: Json) -> Table:
     lines.append(("policies", answer["state"]["policies"]))
     lines.append(("state", answer["state"]["degraded"] or "ok"))
     return _pairs(lines)
+
+
+def happening(answer: Json) -> Table:
+    """Show one mark on the time axis."""
+    at = datetime.fromtimestamp(answer["at"], UTC).isoformat(sep=" ", timespec="seconds")
+    return _pairs([("at", at), ("kind", answer["kind"]), ("title", answer["title"])])
+
+
+def _mean(histogram: Json) -> str:
+    blocks = sum(histogram["counts"])
+    return f"{_number(blocks)} blocks, {_seconds(histogram['sum'] / blocks)} on average" if blocks else "none"
+
+
+def usage(answer: Json) -> Table:
+    """Show what was asked for, one bucket and group a line; what is unknown is shown as `-`."""
+    fields, currency = answer["group_by"], answer["currency"]
+    span = f"{_when(answer['from'])} to {_when(answer['to'])}"
+    table = Table(caption=span if answer["data"] else f"{span}: no data")
+    for column in (*(("from",) if answer["buckets"] else ()), *fields):
+        table.add_column(column, overflow="fold")
+    for column in USAGE_COLUMNS:
+        table.add_column(column, justify="right")
+    if currency:
+        table.add_column(f"net\n{currency}", justify="right")
+    whole = {"start": answer["from"], "groups": answer["groups"], "total": answer["total"]}
+    for part in answer["buckets"] or [whole]:
+        for group in part["groups"] if fields else [{"by": {}, "total": part["total"]}]:
+            when = [_when(part["start"])] if answer["buckets"] else []
+            names = [_text(group["by"][field] or "-") for field in fields]
+            table.add_row(*when, *names, *_used(group["total"], priced=bool(currency)))
+    if fields or answer["buckets"]:
+        table.add_section()
+        blank = [""] * (len(fields) + bool(answer["buckets"]) - 1)
+        table.add_row("all", *blank, *_used(answer["total"], priced=bool(currency)))
+    return table
+
+
+def _used(total: Json, *, priced: bool) -> list[str]:
+    ratio, first, money = total["read_ratio"], total["first_token"], total["money"]
+    counts = (total["prompt_tokens"], total["read_tokens"], sum(total["write_tokens"].values()))
+    rest = (total["uncached_tokens"], total["output_tokens"])
+    return [
+        _number(total["requests"]),
+        *(_percent(ratio[way]) for way in ("by_requests", "by_tokens")),
+        *map(_number, counts + rest),
+        *("-" if first[way] is None else f"{first[way]['p50'] * 1000:,.0f} ms" for way in ("hit", "miss")),
+        *([] if not priced else ["-" if money is None else f"{money['net']:,.4f}"]),
+    ]
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.1%}"
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%MZ")
 
 
 def _pairs(lines: Iterable[tuple[str, object]]) -> Table:

@@ -14,7 +14,7 @@ from gateway.keys import EXCHANGES, IDENTITY
 
 async def messages(request: web.Request) -> web.StreamResponse:
     """POST /v1/messages: answer a conversation."""
-    wanted = await parsed(anthropic_messages.parse, await body_of(request))
+    wanted = await parsed(request, anthropic_messages.parse, await body_of(request))
     ask = anthropic_messages.ask_of(wanted, f"msg_{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
     ask = called(request, ask, streamed=bool(wanted.stream))
     async with aclosing(request.app[EXCHANGES].answer(ask)) as events:
@@ -26,7 +26,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
 
 async def count_tokens(request: web.Request) -> web.Response:
     """POST /v1/messages/count_tokens: how many tokens the prompt has."""
-    wanted = await parsed(anthropic_messages.parse_count, await body_of(request))
+    wanted = await parsed(request, anthropic_messages.parse_count, await body_of(request))
     ask = anthropic_messages.prompt_of(wanted, f"msg_{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
     body = anthropic_answers.counted(await request.app[EXCHANGES].count(ask))
     return web.Response(body=body, content_type="application/json")

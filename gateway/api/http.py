@@ -17,7 +17,8 @@ from aiohttp import web
 
 from gateway.ask import Ask
 from gateway.events import Event
-from gateway.keys import IDENTITY, SETTINGS, STREAM
+from gateway.keys import IDENTITY, METRICS, SETTINGS, STREAM
+from gateway.overhead import timed
 
 T = TypeVar("T")
 
@@ -36,16 +37,23 @@ async def body_of(request: web.Request) -> bytes:
     return await request.read()
 
 
-async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+async def parsed(request: web.Request, parse: Callable[[bytes], T], body: bytes) -> T:
     """Parse a body; a large one in a thread, so that no other stream waits for it."""
-    if len(body) <= INLINE_BYTES:
-        return parse(body)
-    return await asyncio.get_running_loop().run_in_executor(None, parse, body)
+    with timed(request.app[METRICS], "parse"):
+        if len(body) <= INLINE_BYTES:
+            return parse(body)
+        return await asyncio.get_running_loop().run_in_executor(None, parse, body)
 
 
 def called(request: web.Request, ask: Ask, *, streamed: bool) -> Ask:
-    """Note for whoever counts by which key a request came, and whether it is streamed."""
-    return replace(ask, key=request[IDENTITY].key_id, streamed=streamed)
+    """Note for whoever counts by which key and in which trace a request came, and whether it is streamed."""
+    return replace(
+        ask,
+        key=request[IDENTITY].key_id,
+        streamed=streamed,
+        traceparent=request.headers.get("traceparent", ""),
+        tracestate=",".join(request.headers.getall("tracestate", ())),
+    )
 
 
 def json_response(body: bytes) -> web.Response:

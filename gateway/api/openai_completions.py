@@ -113,7 +113,7 @@ def asks_of(request: CompletionRequest, answer_id: str, *, tenant: str = "defaul
             tenant=tenant,
             partition=request.prompt_cache_key or "",
             wish=wish,
-            prompt_field="prompt",
+            prompt_field="prompt" if isinstance(request.prompt, str) or _is_ids(request.prompt) else f"prompt[{place}]",
             compared_with=request.compared_with,
         )
         for place, raw in enumerate(_prompts(request.prompt))
@@ -125,11 +125,15 @@ def _prompts(prompt: str | list[Any]) -> list[str | bytes]:
         return [_text(prompt, "prompt")]
     if not prompt:
         raise BadRequest("The prompt is empty.", param="prompt")
-    if all(isinstance(item, int) for item in prompt):
+    if _is_ids(prompt):
         return [_ids(prompt, "prompt")]
     if len(prompt) > MAX_PROMPTS:
         raise BadRequest(f"At most {MAX_PROMPTS} prompts are allowed, not {len(prompt)}.", param="prompt")
     return [_prompt(item, f"prompt[{place}]") for place, item in enumerate(prompt)]
+
+
+def _is_ids(prompt: list[Any]) -> bool:
+    return all(isinstance(item, int) for item in prompt)
 
 
 def _prompt(item: object, path: str) -> str | bytes:

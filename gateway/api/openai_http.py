@@ -24,7 +24,7 @@ from gateway.keys import EXCHANGES, IDENTITY, RENDERER
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions: answer a conversation."""
-    wanted = await parsed(openai_chat.parse, await body_of(request))
+    wanted = await parsed(request, openai_chat.parse, await body_of(request))
     created = int(time.time())
     ask = openai_chat.ask_of(wanted, f"chatcmpl-{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
     ask = called(request, ask, streamed=bool(wanted.stream))
@@ -37,7 +37,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """POST /v1/completions: go on from texts or token ids."""
-    wanted = await parsed(openai_completions.parse, await body_of(request))
+    wanted = await parsed(request, openai_completions.parse, await body_of(request))
     created = int(time.time())
     asks = openai_completions.asks_of(wanted, f"cmpl-{uuid.uuid4().hex}", tenant=request[IDENTITY].tenant)
     asks = [called(request, ask, streamed=bool(wanted.stream)) for ask in asks]

@@ -40,7 +40,7 @@ def relayed(endpoint: Endpoint, handler: Handler) -> Handler:
                 headers=request.headers,
             )
 
-        call = await parsed(read, await body_of(request))
+        call = await parsed(request, read, await body_of(request))
         if call.model not in relay.fleet.models:
             return await handler(request)
         async with relay.answer(call) as attempt:

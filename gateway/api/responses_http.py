@@ -30,7 +30,7 @@ RESPONSES: Final = web.AppKey("responses", ResponseStore)
 async def responses(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses: answer a conversation, and keep the answer for a later one to go on from."""
     body = await body_of(request)
-    wanted = await parsed(parse, body)
+    wanted = await parsed(request, parse, body)
     store, tenant = request.app[RESPONSES], request[IDENTITY].tenant
     earlier = store.earlier(tenant, wanted.previous_response_id, wanted.references, time.monotonic())
     ask = ask_of(wanted, f"resp_{uuid.uuid4().hex}", tenant=tenant, earlier=earlier)
@@ -70,7 +70,7 @@ def _keeping(shape: Callable[[Event], bytes], keep: Callable[[], bytes]) -> Call
 
 async def input_tokens(request: web.Request) -> web.Response:
     """POST /v1/responses/input_tokens: how many tokens the prompt has."""
-    wanted = await parsed(parse_count, await body_of(request))
+    wanted = await parsed(request, parse_count, await body_of(request))
     if wanted.model is None:
         wanted = msgspec.structs.replace(wanted, model=request.app[BACKEND].model)
     tenant = request[IDENTITY].tenant

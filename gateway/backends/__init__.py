@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, Submit
+from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, RetentionView, Submit, Tree
 
 
 class Backend(Protocol):
@@ -61,6 +61,12 @@ class Backend(Protocol):
 
     async def entries(self, *, offset: int = 0, limit: int = 100, tenant: str | None = None) -> Entries:
         """Return one page of the entries. Raises EngineUnavailable."""
+
+    async def tree(self, *, limit: int = 2000, tenant: str | None = None) -> Tree:
+        """Return the largest nodes of the tree; renews nothing. Raises EngineUnavailable."""
+
+    async def retention(self) -> RetentionView:
+        """Return how old live tokens are and how long they have; renews nothing. Raises EngineUnavailable."""
 
     async def stop(self) -> None:
         """End the engine; what is open hears EngineUnavailable. May be called again."""

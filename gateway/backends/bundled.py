@@ -13,7 +13,7 @@ from typing import Any
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailable, ModelRefused
-from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, Submit
+from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, RetentionView, Submit, Tree
 
 
 class Bundled:
@@ -90,6 +90,14 @@ class Bundled:
     async def entries(self, *, offset: int = 0, limit: int = 100, tenant: str | None = None) -> Entries:
         """Return one page of the entries."""
         return await self._client.entries(offset=offset, limit=limit, tenant=tenant)
+
+    async def tree(self, *, limit: int = 2000, tenant: str | None = None) -> Tree:
+        """Return the largest nodes of the tree."""
+        return await self._client.tree(limit=limit, tenant=tenant)
+
+    async def retention(self) -> RetentionView:
+        """Return how old live tokens are and how long they have."""
+        return await self._client.retention()
 
     async def stop(self) -> None:
         """End the process."""

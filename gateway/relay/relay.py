@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 import aiohttp
@@ -30,6 +31,7 @@ from gateway.errors import (
     UpstreamTold,
     problem_of,
 )
+from gateway.exchange import Governs
 from gateway.record import Outcome, Witness
 from gateway.relay import headers
 from gateway.relay.attempt import Attempt, whole
@@ -57,15 +59,15 @@ class Relay:
         fleet: Fleet,
         *,
         secret: bytes,
-        ttl_s: Callable[[str, str], float],
+        policies: Governs,
         witnesses: Sequence[Witness],
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Send by way of `fleet`; `ttl_s` says how long a model's prefix of a tenant is promised."""
+        """Send by way of `fleet`; `policies` say how long a prefix is promised and what is a hit."""
         self.fleet = fleet
-        self._secret, self._ttl_s, self._environ = secret, ttl_s, environ
+        self._secret, self._policies, self._environ = secret, policies, environ
         self._witnesses, self._clock, self._wall = tuple(witnesses), clock, wall
         self._session: aiohttp.ClientSession | None = None
         self.retries = 0
@@ -120,6 +122,8 @@ class Relay:
             first = attempt.first_token_at if attempt is not None else None
             first_token_s = None if first is None else first - began
             record = record_of(call, attempt, outcome, status, at=at, seconds=now - began, first_token_s=first_token_s)
+            least = self._policies.known.govern(model=call.model, tenant=call.tenant).min_tokens
+            record = replace(record, min_tokens=least)
             for witness in self._witnesses:
                 witness.ended(record, b"")
             self._open -= 1
@@ -139,7 +143,7 @@ class Relay:
             path=path,
             ends=[round(end * scale) for end in ends],
             tokens=tokens,
-            ttl_s=self._ttl_s(call.model, call.tenant),
+            ttl_s=self._policies.known.govern(model=call.model, tenant=call.tenant).default_s or 0.0,
             session=call.session,
         ), size
 

@@ -138,12 +138,12 @@ async def test_client_that_leaves_is_noticed(async_openai_client: AsyncOpenAI, s
         break
     await stream.close()
     await asyncio.to_thread(until, lambda: metric(server, "keepwarm_engine_running") == 0)
-    assert metric(server, 'keepwarm_exchanges_total{model="tiny-llama",outcome="cancelled"}') >= 1
+    assert metric(server, 'keepwarm_requests_total{api="chat",code="499",model="tiny-llama",stream="true"}') >= 1
 
 
 def test_counters_equal_the_answers(openai_client: OpenAI, server: Server) -> None:
     """Read tokens in the metrics grow by exactly what the answer says."""
-    name = 'keepwarm_prompt_tokens_total{cache="read",model="tiny-llama"}'
+    name = 'keepwarm_input_tokens_total{cache="read",model="tiny-llama",ttl="none"}'
     ask = {"model": server.model, "messages": messages(handbook("F")), "max_tokens": 2}
     openai_client.chat.completions.create(**ask)
     before = metric(server, name)

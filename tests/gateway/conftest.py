@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.app import House, build_admin_app, build_house, build_serving_app
+from gateway.app import build_admin_app, build_serving_app
 from gateway.config import Settings
+from gateway.house import House, build_house
 from gateway.keyring import Keyring
+from gateway.money import Prices
 from gateway.prompt import Renderer
+from prefix_store.ledger import LedgerStore
+from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.sqlite_store import SqliteStore
 from prefix_store.store import SharedState
 from tests.gateway.scripted import MODEL, Script, ScriptedBackend
@@ -72,11 +76,22 @@ async def start_gateway(renderer: Renderer) -> AsyncIterator[StartGateway]:
         speaking: Renderer = renderer,
         keyring: Keyring | None = None,
         secret: bytes | None = None,
+        ledger: LedgerStore | None = None,
+        prices: Prices | None = None,
         **settings: Any,
     ) -> Gateway:
         backend = ScriptedBackend(Script(deltas=[]))
         state = state or await SqliteStore.open(":memory:")
-        house = build_house(Settings(**settings), backend, speaking, state, keyring=keyring, secret=secret)
+        house = build_house(
+            Settings(**settings),
+            backend,
+            speaking,
+            state,
+            ledger=ledger or await SqliteLedger.open(":memory:"),
+            prices=prices,
+            keyring=keyring,
+            secret=secret,
+        )
         for app in (build_serving_app(house), build_admin_app(house)):
             server = TestServer(app)
             await server.start_server(shutdown_timeout=1.0)

@@ -21,7 +21,9 @@ from engine.messages import (
     ModelCard,
     PolicyTerms,
     Prefilled,
+    RetentionView,
     Submit,
+    Tree,
 )
 
 MODEL = "tiny"
@@ -76,6 +78,11 @@ class ScriptedBackend:
         self.purged: list[dict[str, Any]] = []
         self.page = Entries(seq=0, total=0)
         self.pages: list[dict[str, Any]] = []  # what was asked to be shown
+        self.death = asyncio.Event()  # of the engine that is there now
+        self.tree_shown = Tree(seq=0, total=0)
+        self.trees: list[dict[str, Any]] = []  # which tree was asked for
+        self.view = RetentionView(seq=0)
+        self.silent = False  # whether operators' questions go unanswered for ever
         self.reading: EngineStats | None = EngineStats(waiting=1, blocks_free=7, steps_total=3)
 
     @property
@@ -133,6 +140,8 @@ class ScriptedBackend:
         """Return `reading`."""
         if self.reading is None:
             raise EngineUnavailable(self.detail)
+        if self.silent:
+            await asyncio.Event().wait()
         return self.reading
 
     async def start(self) -> None:
@@ -151,28 +160,47 @@ class ScriptedBackend:
         """Be there at once."""
 
     async def lost(self) -> None:
-        """Never go."""
-        await asyncio.Future()
+        """Go when `die` is called."""
+        await self.death.wait()
+
+    def die(self) -> None:
+        """Lose the engine and have another at once."""
+        self.restarts += 1
+        self.death.set()
+        self.death = asyncio.Event()
 
     async def set_policies(self, policies: tuple[PolicyTerms, ...], *, preview: bool = False) -> Changed:
         """Remember policies that are put in force."""
-        self._need_engine()
+        await self._need_engine()
         if not preview:
             self.told.append(policies)
         return self.changed
 
     async def purge(self, **fields: Any) -> Changed:
         """Remember what was to be forgotten."""
-        self._need_engine()
+        await self._need_engine()
         self.purged.append(fields)
         return self.changed
 
     async def entries(self, *, offset: int = 0, limit: int = 100, tenant: str | None = None) -> Entries:
         """Give the page that was prepared."""
-        self._need_engine()
+        await self._need_engine()
         self.pages.append({"offset": offset, "limit": limit, "tenant": tenant})
         return self.page
 
-    def _need_engine(self) -> None:
+    async def tree(self, *, limit: int = 2000, tenant: str | None = None) -> Tree:
+        """Give the tree that was prepared."""
+        await self._need_engine()
+        self.trees.append({"limit": limit, "tenant": tenant})
+        return self.tree_shown
+
+    async def retention(self) -> RetentionView:
+        """Give the view that was prepared."""
+        await self._need_engine()
+        return self.view
+
+    async def _need_engine(self) -> None:
         if self.card is None:
             raise EngineUnavailable(self.detail)
+        if self.silent:
+            await asyncio.Event().wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,32 @@ def test_folders_follow_the_environment() -> None:
     assert cache_dir(Settings(), environ) == Path("/c/keepwarm")
     assert cache_dir(read_settings({}, {"KEEPWARM_CACHE": "/k"}), environ) == Path("/k")
     assert state_dir(environ) == Path.home() / ".local/state/keepwarm"
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "value"),
+    [
+        ("compat_metrics", "auto", "auto"),
+        ("compat_metrics", " OFF ", "off"),
+        ("metrics_tenants", "", ()),
+        ("metrics_tenants", "b, a,b,", ("b", "a")),
+        ("otlp_endpoint", "https://collector:4318/v1/traces", "https://collector:4318/v1/traces"),
+    ],
+)
+def test_what_is_shown_is_a_setting(flag, text, value):
+    """Names on the metrics page, the tenants it tells apart, and where traces go."""
+    assert getattr(read_settings({flag: text}, {}), flag) == value
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "words"),
+    [
+        ("compat_metrics", "yes", "--compat-metrics: expected auto, on or off, not 'yes'"),
+        ("metrics_tenants", "a,b c", "--metrics-tenants: 'b c' is not a name"),
+        ("otlp_endpoint", "collector:4318", "--otlp-endpoint: expected a URL such as http://localhost:4318"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(flag, text, words):
+    """A wrong value is told under the name of its flag."""
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        read_settings({flag: text}, {})

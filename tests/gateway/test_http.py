@@ -172,7 +172,8 @@ async def test_client_that_leaves_frees_the_engine(gateway: Gateway, streamed: b
     await asyncio.wait_for(gateway.backend.left.acquire(), 5)
     assert gateway.backend.running == 0
     page = await (await gateway.admin.get("/metrics")).text()
-    assert 'keepwarm_exchanges_total{model="tiny",outcome="cancelled"} 1.0' in page
+    streams = str(streamed).lower()
+    assert f'keepwarm_requests_total{{api="chat",code="499",model="tiny",stream="{streams}"}} 1.0' in page
 
 
 @pytest.mark.parametrize(
@@ -305,13 +306,13 @@ async def test_metrics_count_what_happened(gateway: Gateway) -> None:
     page = await (await gateway.admin.get("/metrics")).text()
     uncached = float(answer["usage"]["prompt_tokens"] - 4)
     for line in (
-        'keepwarm_prompt_tokens_total{cache="read",model="tiny"} 4.0',
-        f'keepwarm_prompt_tokens_total{{cache="uncached",model="tiny"}} {uncached}',
+        'keepwarm_input_tokens_total{cache="read",model="tiny",ttl="none"} 4.0',
+        f'keepwarm_input_tokens_total{{cache="uncached",model="tiny",ttl="none"}} {uncached}',
         'keepwarm_output_tokens_total{model="tiny"} 6.0',
-        'keepwarm_time_to_first_token_seconds_count{model="tiny"} 1.0',
-        'keepwarm_inter_token_seconds_count{model="tiny"} 3.0',
-        'keepwarm_exchanges_total{model="tiny",outcome="finished"} 1.0',
-        'keepwarm_requests_total{method="POST",route="/v1/chat/completions",status="200"} 1.0',
+        'keepwarm_time_to_first_token_seconds_count{cache="miss",model="tiny"} 1.0',
+        'keepwarm_inter_token_latency_seconds_count{model="tiny"} 3.0',
+        'keepwarm_requests_total{api="chat",code="200",model="tiny",stream="false"} 1.0',
+        'keepwarm_http_responses_total{method="POST",route="/v1/chat/completions",status="200"} 1.0',
         "keepwarm_engine_up 1.0",
         "keepwarm_engine_blocks_free 7.0",
         "keepwarm_engine_steps_total 3.0",
@@ -335,7 +336,7 @@ async def test_odd_requests_make_no_series(gateway: Gateway) -> None:
         await gateway.serving.request("PURGE", "/health")
         await gateway.chat(model=f"m{number}")
     page = await (await gateway.admin.get("/metrics")).text()
-    series = {line.split(" ")[0] for line in page.splitlines() if line.startswith("keepwarm_requests_total")}
+    series = {line.split(" ")[0] for line in page.splitlines() if line.startswith("keepwarm_http_responses_total")}
     assert len(series) == 3  # GET unknown 404, other /health 405, POST chat 404
 
 

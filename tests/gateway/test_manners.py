@@ -15,9 +15,11 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from backports import zstd
 
-from gateway.app import build_house, build_serving_app
+from gateway.app import build_serving_app
 from gateway.config import Settings
+from gateway.house import build_house
 from gateway.keyring import Key, Keyring
+from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.sqlite_store import SqliteStore
 from tests.gateway.conftest import Gateway, StartGateway
 from tests.gateway.scripted import Script, ScriptedBackend
@@ -138,7 +140,9 @@ async def keyed(renderer: Any) -> AsyncIterator[TestClient[Any, Any]]:
     """A gateway that asks for the key `k3y` and lets pages of one origin in."""
     ring = Keyring((Key(id="one", sha256=hashlib.sha256(b"k3y").hexdigest(), tenant="a"),))
     backend, state = ScriptedBackend(Script(deltas=[])), await SqliteStore.open(":memory:")
-    house = build_house(Settings(cors_origins=frozenset({ORIGIN})), backend, renderer, state, keyring=ring)
+    ledger = await SqliteLedger.open(":memory:")
+    settings = Settings(cors_origins=frozenset({ORIGIN}))
+    house = build_house(settings, backend, renderer, state, ledger=ledger, keyring=ring)
     client = TestClient(TestServer(build_serving_app(house)))
     await client.start_server()
     yield client

@@ -17,9 +17,11 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from gateway.api import openapi
 from gateway.api.openapi_http import routes_of
-from gateway.app import build_house, build_serving_app
+from gateway.app import build_serving_app
 from gateway.config import Settings
+from gateway.house import build_house
 from gateway.prompt import Renderer
+from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.sqlite_store import SqliteStore
 from tests.gateway.conftest import Gateway, StartGateway
 from tests.gateway.scripted import MODEL, Script, ScriptedBackend
@@ -47,8 +49,8 @@ def url(tokenizer_folder: Path) -> Iterator[str]:
 
     async def start() -> TestServer:
         backend = ScriptedBackend(Script(deltas=[(70, 71), (72,)]))
-        state = await SqliteStore.open(":memory:")
-        house = build_house(Settings(), backend, Renderer.load(tokenizer_folder), state)
+        state, ledger = await SqliteStore.open(":memory:"), await SqliteLedger.open(":memory:")
+        house = build_house(Settings(), backend, Renderer.load(tokenizer_folder), state, ledger=ledger)
         server = TestServer(build_serving_app(house))
         await server.start_server()
         return server

@@ -7,11 +7,12 @@ blocks may rightly go first it does not choose, it judges what the tree chose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from prefix_store.chain import Namespace
 from prefix_store.retention import Kept, Retention
+from prefix_store.spans import SPANS_S
 
 Tokens = tuple[int, ...]
 Key = tuple[Namespace, Tokens]  # all tokens from the start of the prompt to the block's end
@@ -26,7 +27,21 @@ class Block:
     kept: Kept
     deadline: float
     used: float
+    born: float
     holds: int = 0
+
+
+@dataclass
+class Tally:
+    """How often each span came, block by block."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SPANS_S) + 1))
+    total_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one block."""
+        self.counts[sum(edge < seconds for edge in SPANS_S)] += 1
+        self.total_s += seconds
 
 
 class Oracle:
@@ -35,6 +50,7 @@ class Oracle:
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         self.blocks: dict[Key, Block] = {}
+        self.lifetime, self.idle_before_evict, self.reuse_gap, self.age_at_read = (Tally() for _ in range(4))
 
     def match(self, namespace: Namespace, tokens: Tokens, now: float) -> Tokens:
         """Return the longest prefix of whole blocks that all live."""
@@ -66,6 +82,8 @@ class Oracle:
         """A read up to `end`: each sliding block asks for its own time again, then the path is made consistent."""
         path = self._path(namespace, end)
         for block in path:
+            self.reuse_gap.add(0.0 if block.holds else now - block.used)
+            self.age_at_read.add(now - block.born)
             block.used = now
             if block.retention.sliding:
                 block.deadline = max(block.deadline, now + block.retention.ttl_s)
@@ -83,7 +101,7 @@ class Oracle:
             block.used = max(block.used, now)
         freed = []
         while end and self._idle_leaf((namespace, end)) and self.blocks[namespace, end].deadline <= now:
-            freed.append(self.blocks.pop((namespace, end)).payload)
+            freed.append(self._go((namespace, end), now).payload)
             end = end[: -self.block_tokens]
         return freed
 
@@ -102,7 +120,7 @@ class Oracle:
             key = (namespace, end + tokens[: (index + 1) * self.block_tokens])
             block = self.blocks.get(key)
             if block is None:
-                block = self.blocks[key] = Block(mine, retention, retention.kept, retention.deadline, now)
+                block = self.blocks[key] = Block(mine, retention, retention.kept, retention.deadline, now, now)
             else:
                 spare.append(mine)
                 alive = now < block.deadline
@@ -137,9 +155,18 @@ class Oracle:
             order = {key: self._rank(block, now) for key, block in self.blocks.items() if self._idle_leaf(key)}
             first = min(order.values())
             key = next(key for key in order if order[key] == first and self.blocks[key].payload in left)
-            expired += self.blocks[key].deadline <= now
-            left.remove(self.blocks.pop(key).payload)
+            block = self._go(key, now)
+            left.remove(block.payload)
+            if block.deadline <= now:
+                expired += 1
+            else:
+                self.idle_before_evict.add(now - block.used)
         return expired
+
+    def _go(self, key: Key, now: float) -> Block:
+        block = self.blocks.pop(key)
+        self.lifetime.add(now - block.born)
+        return block
 
     def _rank(self, block: Block, now: float) -> tuple[float, ...]:
         """What goes first: expired, then held by least recent use, then promised by priority and least recent use."""

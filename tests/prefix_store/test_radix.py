@@ -243,7 +243,7 @@ def test_a_detached_path_takes_nothing_more_and_goes_at_the_release(shelf):
     """Blocks that were purged while leased: their writer keeps what it computes, and they are free when it ends."""
     lease = shelf.take("abcd efgh", 0.0)
     shelf.write(lease, "abcd", 0.0)
-    lease.node.detached = True
+    assert shelf.detach(lease.node, 0.5) == []
     published = shelf.write(lease, "efgh", 1.0)
     assert (published.payload, published.spare, lease.tokens) == (["efgh"], [], B)
     assert shelf.release(lease, 1.0) == ["abcd"]

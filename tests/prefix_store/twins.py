@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from itertools import count
+from math import isclose
 
 from prefix_store.chain import Namespace
 from prefix_store.leases import Lease
@@ -162,6 +163,10 @@ class Twins:
         stats, blocks = self.tree.stats(), self.oracle.blocks
         assert stats.blocks == len(blocks)
         assert stats.idle == sum(not block.holds for block in blocks.values())
+        for name in ("lifetime", "idle_before_evict", "reuse_gap", "age_at_read"):
+            told, slow = getattr(self.tree.spans, name), getattr(self.oracle, name)
+            assert told.counts == slow.counts, name
+            assert isclose(told.total_s, slow.total_s, abs_tol=1e-6), name
         for queue in (self.tree._expiring, self.tree._pressed):
             assert len(queue) <= 2 * stats.nodes + 64
         for node in self.tree.nodes():

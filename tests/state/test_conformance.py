@@ -283,6 +283,21 @@ async def test_kept_values_are_shared_and_outlive_who_kept_them(opening, opened)
     assert await (await opened(opening())).recall("fp", ["a"]) == {"a": b"1"}
 
 
+async def test_a_space_is_forgotten_whole_and_alone(store):
+    """Every value of one space goes at once, none of another whose name begins alike, and what comes later stays."""
+    many = {f"k{number}": b"1" for number in range(1500)}
+    await store.keep("fp:a", many, ttl_s=60)
+    await store.keep("fp:a*", {"k1": b"2"}, ttl_s=60)
+    await store.keep("fp:", {"ak1": b"3"}, ttl_s=60)
+    await store.forget("fp:a")
+    assert await store.recall("fp:a", list(many)) == {}
+    assert await store.recall("fp:a*", ["k1"]) == {"k1": b"2"}
+    assert await store.recall("fp:", ["ak1"]) == {"ak1": b"3"}
+    await store.keep("fp:a", {"k1": b"4"}, ttl_s=60)
+    assert await store.recall("fp:a", ["k1", "k2"]) == {"k1": b"4"}
+    await store.forget("fp:never")
+
+
 async def test_a_closed_store_neither_keeps_nor_recalls(store):
     """After `close` both say that the store is not there."""
     await store.close()

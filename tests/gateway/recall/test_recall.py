@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from gateway.recall import POINTERS
 from prefix_store.fingerprints import Keyed
 from tests.gateway.recall.recalled import SECRET, TENANT, hashes, remember, request
@@ -127,3 +129,53 @@ def test_digests_of_one_text_differ_between_tenants_and_secrets(gateway):
     assert len(made) == 4
     assert gateway().keyed("a").digest(b"text") == here.keyed("a").digest(b"text") in made
     assert here.keyed("a").seed == Keyed(SECRET, "a").seed != here.keyed("b").seed
+
+
+async def test_a_forgotten_tenant_is_forgotten_everywhere_that_can_be_reached(gateway):
+    """What was here, on its way or shared is gone for one tenant and stays for another, and others find nothing."""
+    here, there = gateway(), gateway()
+    remember(here, request("resp_1", "a"))
+    remember(here, request("resp_1", "a"), tenant="other")
+    await here.flush()
+    remember(here, request("resp_2", "b"))
+    assert here.tenants == (TENANT, "other")
+    assert await here.forget(TENANT)
+    await here.flush()
+    for name in ("resp_1", "resp_2"):
+        for each in (here, there):
+            assert await each.find(TENANT, request("new", "a", "b"), named=name) is None
+    assert await there.hashes(TENANT, list(hashes(request("resp_1", "a")))) == {}
+    assert await there.find("other", request("new", "z"), named="resp_1") == request("resp_1", "a")
+    assert here.tenants == ("other",)
+    here._memory.check()
+
+
+async def test_what_is_being_handed_over_is_forgotten_too(gateway):
+    """A tenant forgotten while its requests are on their way to the shared state is forgotten there as well."""
+    here, there = gateway(), gateway()
+    remember(here, request("resp_1", "a"))
+    _, done = await asyncio.gather(here.flush(), here.forget(TENANT))
+    assert done
+    assert await there.find(TENANT, request("new", "z"), named="resp_1") is None
+
+
+async def test_a_tenant_is_remembered_anew_after_it_was_forgotten(gateway):
+    """The same request, asked again, is shared whole again."""
+    here, there = gateway(), gateway()
+    old = request("resp_1", "a")
+    remember(here, old)
+    await here.flush()
+    await here.forget(TENANT)
+    remember(here, old)
+    await here.flush()
+    assert await there.find(TENANT, request("new", "z"), named="resp_1") == old
+    assert await there.hashes(TENANT, list(hashes(old))) == hashes(old)
+
+
+async def test_without_the_shared_state_a_tenant_is_forgotten_here(gateway, state):
+    """A store that does not answer keeps what it has, and that is said."""
+    here = gateway()
+    remember(here, request("resp_1", "a"))
+    await state.close()
+    assert not await here.forget(TENANT)
+    assert here.tenants == ()

@@ -1,0 +1,67 @@
+"""What this gateway is and which words its answers use, on aiohttp: what a page needs before it shows anything."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from functools import cache
+
+from aiohttp import web
+
+from engine.messages import ModelCard
+from gateway.admin import shapes
+from gateway.admin.answers import json_answer, told
+from gateway.admin.queries import APIS, NoQuery
+from gateway.keys import BACKEND, KEYRING, POLICIES, PRICES, TIMELINE
+from gateway.miss import REASONS
+from prefix_store.store import Json
+
+
+def add_routes(app: web.Application) -> None:
+    """Put the endpoint on the admin application."""
+    app.router.add_get("/admin/v1/about", told(about))
+
+
+async def about(request: web.Request) -> web.Response:
+    """GET /admin/v1/about."""
+    shapes.query(request.query, NoQuery)
+    app = request.app
+    backend, keyring = app[BACKEND], app[KEYRING]
+    classes = app[POLICIES].classes.lengths_s
+    return json_answer(
+        {
+            "version": version(),
+            "started_at": app[TIMELINE].started_at,
+            "model": backend.model,
+            "detail": backend.detail,
+            "card": None if backend.card is None else _card(backend.card),
+            "tenants": list(keyring.tenants),
+            "keys": sorted(keyring.ids),
+            "models": [backend.model],
+            "upstreams": [backend.name],
+            "apis": list(APIS),
+            "classes": [{"class": name, "ttl_s": ttl_s} for name, ttl_s in classes.items()],
+            "reasons": list(REASONS),
+            "currency": app[PRICES].currency,
+        }
+    )
+
+
+@cache
+def version() -> str | None:
+    """Return the installed version, None where the program only lies there."""
+    try:
+        return importlib.metadata.version("keepwarm")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _card(card: ModelCard) -> Json:
+    return {
+        "max_model_len": card.max_model_len,
+        "block_tokens": card.block_tokens,
+        "blocks": card.blocks,
+        "kv_bytes": card.kv_bytes,
+        "kv_bytes_per_token": card.kv_bytes_per_token,
+        "dtype": card.dtype,
+        "device": card.device,
+    }

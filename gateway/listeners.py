@@ -1,0 +1,84 @@
+"""Ports and signals: taken before anything else is done, served until the gateway is told to stop.
+
+Order of stopping: no new connections, then answers in flight get their time, then the engine ends and whoever is left
+is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import AsyncIterator
+
+import structlog
+from aiohttp import web
+
+from gateway.app import GRACE_S, build_admin_app, build_serving_app
+from gateway.errors import ConfigError
+from gateway.house import House
+
+LAST_WORDS_S = 2.0  # for telling those that are left
+
+log = structlog.get_logger("gateway")
+
+
+def bind(host: str, port: int, flag: str) -> socket.socket:
+    """Take a port before anything else is done, so that one in use is said at once. Listens to nothing yet."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ConfigError(f"{host} is no address of this machine: {error.strerror}") from error
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _taken(host, port, error, f"; choose another with {flag}") from error
+    return listener
+
+
+def _taken(host: str, port: int, error: OSError, advice: str = "") -> ConfigError:
+    reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be taken ({error.strerror})"
+    return ConfigError(f"port {port} on {host} {reason}{advice}")
+
+
+async def serve(house: House, serving: socket.socket, admin: socket.socket) -> None:
+    """Serve until told to stop by SIGINT or SIGTERM. Raises ConfigError when the engine refuses the model."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with (
+        _listening(build_admin_app(house), admin, "admin"),
+        _listening(build_serving_app(house), serving, "serving"),
+    ):
+        stopped = asyncio.create_task(stop.wait())
+        refused = asyncio.create_task(house.backend.refused())
+        await asyncio.wait({stopped, refused}, return_when=asyncio.FIRST_COMPLETED)
+        log.info("stopping", in_flight_grace_s=GRACE_S)
+        reason = refused.result() if refused.done() else None
+        stopped.cancel()
+        refused.cancel()
+    if reason is not None:
+        raise ConfigError(reason)
+
+
+@contextlib.asynccontextmanager
+async def _listening(app: web.Application, listener: socket.socket, name: str) -> AsyncIterator[None]:
+    # handler_cancellation: a handler whose client has left is cancelled, which frees what it holds in the engine
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LAST_WORDS_S)
+    await runner.setup()
+    host, port = listener.getsockname()[:2]
+    try:
+        try:
+            await web.SockSite(runner, listener).start()
+        except OSError as error:  # someone else began to listen since `bind`
+            raise _taken(host, port, error) from error
+        log.info("listening", side=name, host=host, port=port)
+        yield
+    finally:
+        await runner.cleanup()
