@@ -66,10 +66,7 @@ class Ledger:
         """Count one exchange."""
         place = Place(record.tenant, record.key or "", record.model, record.api, record.upstream)
         counts = self._fresh[floor(record.at, MINUTE), place]
-        if record.prewarm:
-            counted = _warmed(record)
-        else:
-            counted = _counted(record, len(tokens) // TOKEN_BYTES)
+        counted = _warmed(record) if record.prewarm else _counted(record, len(tokens) // TOKEN_BYTES)
         for name, by in counted:
             if by:
                 counts[name] = counts.get(name, 0) + by

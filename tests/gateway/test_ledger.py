@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,26 +13,13 @@ from engine.messages import EngineStats
 from gateway.ledger import PORTION, Ledger
 from gateway.record import Record
 from gateway.usage import Written
-from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.ledger import DAY, HOUR, MINUTE, RETENTION_S, Place, Question, Row, Span, Sums, floor, merge, slot
-from prefix_store.policy import Policy, PolicySet, default_policy
 from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.store import StoreUnavailable
 from tests.gateway.records import AT, facts, missed, record
 
 MINUTE_OF = floor(AT, MINUTE)
 PLACE = Place(tenant="default", key="", model="tiny", api="chat", upstream="bundled")
-
-
-@dataclass
-class Rules:
-    """Policies in force."""
-
-    known: PolicySet
-    classes: RetentionClasses = CLASSES
-
-
-RULES = Rules(PolicySet((Policy(name="strict", tenant="strict", min_tokens=64),), built_in=default_policy()))
 
 
 class Engine:
@@ -91,7 +77,7 @@ class Shelf:
 async def counted(*records: Record, tokens: bytes = b"\0" * 40) -> dict[str, int]:
     """The counts that these records of one place and minute come to."""
     shelf = Shelf()
-    ledger = Ledger(shelf, RULES, Engine())
+    ledger = Ledger(shelf, Engine())
     for one in records:
         ledger.ended(one, tokens)
     await ledger.flush()
@@ -132,12 +118,12 @@ async def test_a_request_counts_all_its_facts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tenant", "read", "hits"),
-    [("default", 15, None), ("default", 16, 1), ("strict", 63, None), ("strict", 64, 1)],
+    ("least", "read", "hits"),
+    [(0, 0, None), (0, 1, 1), (16, 15, None), (16, 16, 1), (64, 63, None), (64, 64, 1)],
 )
-async def test_a_hit_has_what_its_policy_asks(tenant: str, read: int, hits: int | None) -> None:
+async def test_a_hit_has_what_its_policy_asks(least: int, read: int, hits: int | None) -> None:
     """A request is a hit from the governing policy's minimum on, and its first token is counted with the hits."""
-    found = await counted(record(tenant=tenant, prompt=facts(prompt=70, read=read, write=0)))
+    found = await counted(record(min_tokens=least, prompt=facts(prompt=70, read=read, write=0)))
     assert found.get("hits") == hits
     assert f"first_{'hit' if hits else 'miss'}|{slot(0.02)}" in found
 
@@ -145,8 +131,7 @@ async def test_a_hit_has_what_its_policy_asks(tenant: str, read: int, hits: int 
 async def test_without_a_minimum_nothing_read_is_no_hit() -> None:
     """A policy's minimum of zero does not make a hit of a request that read nothing."""
     shelf = Shelf()
-    rules = Rules(PolicySet((), built_in=default_policy(block_tokens=0)))
-    ledger = Ledger(shelf, rules, Engine())
+    ledger = Ledger(shelf, Engine())
     ledger.ended(record(prompt=facts(prompt=5, read=0, write=0)), b"")
     await ledger.flush()
     assert "hits" not in shelf.rows[0].counts
@@ -176,7 +161,7 @@ async def test_an_answer_of_which_nothing_is_told_is_unknown() -> None:
 async def test_a_request_counts_in_the_minute_of_its_arrival() -> None:
     """The last moment of a minute is that minute's, its end the next one's, however late a record comes."""
     shelf = Shelf()
-    ledger = Ledger(shelf, RULES, Engine(), wall=lambda: AT + DAY)
+    ledger = Ledger(shelf, Engine(), wall=lambda: AT + DAY)
     for at in (MINUTE_OF + 59.999, MINUTE_OF + 60.0, MINUTE_OF + 0.0):
         ledger.ended(record(at=at), b"")
     await ledger.flush()
@@ -189,7 +174,7 @@ async def test_a_request_counts_in_the_minute_of_its_arrival() -> None:
 async def test_what_is_refused_stays_for_the_next_time() -> None:
     """Counts that the store does not take are handed over later, with what came meanwhile, and once."""
     shelf = Shelf()
-    ledger = Ledger(shelf, RULES, Engine())
+    ledger = Ledger(shelf, Engine())
     shelf.refuses = StoreUnavailable("away")
     ledger.ended(record(), b"")
     await ledger.flush()
@@ -204,7 +189,7 @@ async def test_what_is_refused_stays_for_the_next_time() -> None:
 async def test_what_may_have_arrived_is_not_sent_again(*, perhaps: bool, kept: int) -> None:
     """A portion of which it is not known whether it arrived is given up; those after it are kept."""
     shelf = Shelf()
-    ledger = Ledger(shelf, RULES, Engine())
+    ledger = Ledger(shelf, Engine())
     for number in range(3 * PORTION):
         ledger.ended(record(tenant=f"t{number:03}"), b"")
     shelf.refuses, shelf.after = StoreUnavailable("slow", perhaps=perhaps), 1
@@ -218,7 +203,7 @@ async def test_a_long_outage_folds_minutes_into_hours(monkeypatch: pytest.Monkey
     """Above its bound the memory keeps hours instead of minutes, and the sum stays whole."""
     monkeypatch.setattr(gateway.ledger, "MOST_ROWS", 10)
     shelf = Shelf()
-    ledger = Ledger(shelf, RULES, Engine())
+    ledger = Ledger(shelf, Engine())
     shelf.refuses = StoreUnavailable("away")
     hour = floor(AT, HOUR)
     for minute in range(120):
@@ -232,7 +217,7 @@ async def test_a_long_outage_folds_minutes_into_hours(monkeypatch: pytest.Monkey
 async def test_evictions_are_the_engine_s_growth() -> None:
     """Between two looks a counter's growth counts, in the minute of the look, and its standing is not counted again."""
     shelf, engine = Shelf(), Engine()
-    ledger = Ledger(shelf, RULES, engine, wall=lambda: AT)
+    ledger = Ledger(shelf, engine, wall=lambda: AT)
     engine.reading = EngineStats(blocks_expired_total=5, blocks_evicted_total=2, broken_promises={"1h|acme": 3})
     await ledger.poll()
     await ledger.poll()
@@ -253,7 +238,7 @@ async def test_evictions_are_the_engine_s_growth() -> None:
 async def test_a_new_engine_counts_from_nothing(restarts: int) -> None:
     """A counter that fell, or a restart that is told, means that all of them began anew."""
     shelf, engine = Shelf(), Engine()
-    ledger = Ledger(shelf, RULES, engine, wall=lambda: AT)
+    ledger = Ledger(shelf, engine, wall=lambda: AT)
     engine.reading = EngineStats(blocks_expired_total=5, blocks_evicted_total=2)
     await ledger.poll()
     engine.reading = None
@@ -269,7 +254,7 @@ async def test_a_new_engine_counts_from_nothing(restarts: int) -> None:
 async def test_what_is_counted_is_in_a_real_ledger() -> None:
     """Records come back from the store summed, by the hour as by the minute."""
     store = await SqliteLedger.open(":memory:", clock=lambda: AT)
-    ledger = Ledger(store, RULES, Engine())
+    ledger = Ledger(store, Engine())
     for _ in range(3):
         ledger.ended(record(), b"")
     async with ledger.flushing():
