@@ -37,10 +37,11 @@ from gateway.relay import headers
 from gateway.relay.attempt import Attempt, whole
 from gateway.relay.call import Call
 from gateway.relay.fleet import Fleet
+from gateway.relay.here import Here
 from gateway.relay.tap import Tap
 from gateway.relay.told import told_of
 from gateway.relay.told_record import record_of
-from gateway.routing.router import Choice
+from gateway.relay.upstream import BUNDLED, Upstream
 from gateway.routing.wanted import Wanted
 
 ATTEMPTS: Final = 3
@@ -87,6 +88,15 @@ class Relay:
         if self._session is not None:
             await self._session.close()
 
+    async def ask_health(self, upstream: Upstream) -> int:
+        """Ask an upstream whether it is well; return the status. Raises OSError, TimeoutError."""
+        sent = upstream.credentials(self._environ)
+        try:
+            async with self.http.get(upstream.health_url, headers=sent, allow_redirects=False) as response:
+                return response.status
+        except aiohttp.ClientError as error:
+            raise ConnectionError(type(error).__name__) from error
+
     @property
     def http(self) -> aiohttp.ClientSession:
         """What connections are made with."""
@@ -119,16 +129,22 @@ class Relay:
             if attempt is not None:
                 self._close(attempt, wanted, outcome, now)
                 self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0)
-            first = attempt.first_token_at if attempt is not None else None
-            first_token_s = None if first is None else first - began
-            record = record_of(call, attempt, outcome, status, at=at, seconds=now - began, first_token_s=first_token_s)
-            least = self._policies.known.govern(model=call.model, tenant=call.tenant).min_tokens
-            record = replace(record, min_tokens=least)
-            for witness in self._witnesses:
-                witness.ended(record, b"")
+            if not isinstance(attempt, Here):  # whose exchange is told by those who answered it
+                self._tell(call, attempt, outcome, status, at, began, now)
             self._open -= 1
             if not self._open:
                 self._idle.set()
+
+    def _tell(
+        self, call: Call, attempt: Attempt | None, outcome: Outcome, status: int, at: float, began: float, now: float
+    ) -> None:
+        first = attempt.first_token_at if attempt is not None else None
+        first_token_s = None if first is None else first - began
+        record = record_of(call, attempt, outcome, status, at=at, seconds=now - began, first_token_s=first_token_s)
+        least = self._policies.known.govern(model=call.model, tenant=call.tenant).min_tokens
+        record = replace(record, min_tokens=least)
+        for witness in self._witnesses:
+            witness.ended(record, b"")
 
     async def drained(self) -> None:
         """Wait until no request is in flight."""
@@ -161,12 +177,15 @@ class Relay:
                     raise last from None
                 raise
             tried.append(replica.name)
-            attempt = Attempt(call, replica, choice, self._answering(call.model))
+            router = self.fleet.router(call.model)
+            if replica.name == BUNDLED:
+                return Here(call, replica, choice, router, self._clock)
+            attempt = Attempt(call, replica, choice, router, self._clock)
             try:
                 await self._try(attempt)
             except BaseException as error:
                 last = self._failed(attempt, wanted, error)
-                if last is None or not _again(call, last):
+                if last is None or self.http.closed or not _again(call, last):
                     raise (last or error) from error
                 self.retries += 1
                 log.info("upstream_failed", upstream=replica.name, why=str(last))
@@ -174,15 +193,6 @@ class Relay:
                 return attempt
         assert last is not None, "there was an attempt"
         raise last
-
-    def _answering(self, model: str) -> Callable[[Choice], float]:
-        """Return what is told when a first token has come; it returns the time."""
-
-        def told(choice: Choice) -> float:
-            self.fleet.router(model).answering(choice)
-            return self._clock()
-
-        return told
 
     async def _try(self, attempt: Attempt) -> None:
         """Send, and wait for the first thing that the client can be given."""
@@ -222,11 +232,11 @@ class Relay:
 
     def _close(self, attempt: Attempt, wanted: Wanted, outcome: Outcome, now: float) -> None:
         tap, replica = attempt.tap, attempt.replica
+        replica.failures += outcome == "failed"
         if outcome == "cancelled":
             replica.health.gave_up()
-        else:
+        elif not isinstance(attempt, Here):  # whose engine says itself whether it is well
             replica.health.answered(well=outcome == "finished")
-            replica.failures += outcome == "failed"
         read = tap.reported.read
         if read is not None:
             replica.prompt_tokens += tap.reported.prompt or 0
@@ -238,8 +248,11 @@ class Relay:
     def _release(
         self, attempt: Attempt, wanted: Wanted, *, read: int | None, computed: bool, now: float | None = None
     ) -> None:
-        router = self.fleet.router(attempt.call.model)
-        router.over(attempt.choice, wanted, self._clock() if now is None else now, read=read, computed=computed)
+        if attempt.life == attempt.replica.life:
+            now = self._clock() if now is None else now
+            attempt.router.over(attempt.choice, wanted, now, read=read, computed=computed)
+        else:  # it restarted or was removed meanwhile: nothing that it computed is there any more
+            attempt.router.loads.take(attempt.choice.ticket)
         attempt.replica.open -= 1
         if attempt.response is not None:
             if attempt.response.content.at_eof():
