@@ -62,7 +62,6 @@ def serve(
     admin_host: Annotated[Given, _option("admin_host")] = None,
     admin_port: Annotated[Given, _option("admin_port")] = None,
     engine: Annotated[Given, _option("engine")] = None,
-    no_engine: Annotated[bool, typer.Option("--no-engine", help="The same as --engine off.")] = False,
     model: Annotated[Given, _option("model")] = None,
     ttl: Annotated[Given, _option("ttl")] = None,
     kv_bytes: Annotated[Given, _option("kv_bytes")] = None,
@@ -88,6 +87,8 @@ def serve(
     config: Annotated[Given, _option("config")] = None,
     redis: Annotated[Given, _option("redis")] = None,
     ledger_retention: Annotated[Given, _option("ledger_retention")] = None,
+    *,
+    no_engine: Annotated[bool, typer.Option("--no-engine", help="The same as --engine off.")] = False,
 ) -> None:
     """Serve a model, upstreams, or both. Set KEEPWARM_ADMIN_KEY to open the admin port beyond this machine."""
     flags: dict[str, Any] = dict(locals())
@@ -240,7 +241,7 @@ def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
     if not settings.engine:
         from gateway.backends.absent import Absent  # noqa: PLC0415
 
-        return Absent(), None, EngineConfig.__dataclass_fields__["block_tokens"].default
+        return Absent(), None, EngineConfig(model="", model_path="").block_tokens
     from gateway.backends.bundled import Bundled  # noqa: PLC0415
     from gateway.prompt import Renderer  # noqa: PLC0415
 

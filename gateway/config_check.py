@@ -1,7 +1,8 @@
 """`keepwarm config check`: what a configuration file comes to, for people and for programs.
 
 Reads through `gateway.config_file` alone, so that what passes here is what `keepwarm serve` takes.
-Rule: keys are shown by id and tenant; digests, passwords and the admin key are not shown at all; of an upstream's key, whether its variable is set.
+Rule: keys are shown by id and tenant, of an upstream's key whether its variable is set; digests, passwords and the
+admin key are not shown at all.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The operators' commands: `keepwarm policy …`, `keepwarm purge`, `entries`, `stats`, `usage`, `mark`,
-`upstreams`, `reload`.
+"""The operators' commands: `keepwarm policy …`, `purge`, `entries`, `stats`, `usage`, `mark`, `upstreams`, `reload`.
 
 Owns words, options and printing; what a command does is done by the admin API of a running gateway.
 Rule: with `--json` the API's answer is printed unchanged, so that `policy set --from` takes what `policy get --json`

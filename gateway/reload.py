@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from gateway.config_file import read_file
+from gateway.config_file import FileConfig, read_file
 from gateway.errors import ConfigError
 from gateway.relay.fleet import Changes, Fleet
 from gateway.relay.upstream import require_keys
@@ -52,10 +52,7 @@ class Reloads:
         """
         async with self._reading:
             try:
-                if self._path is None:
-                    raise ConfigError("this gateway was started without --config, so there is nothing to read again")
-                file = await asyncio.to_thread(read_file, self._path)
-                require_keys(file.upstreams, self._environ)
+                file = await asyncio.to_thread(self._read)
             except ConfigError as error:
                 self.results["refused"] += 1
                 log.warning("reload_refused", by=by, reason=str(error))
@@ -65,6 +62,13 @@ class Reloads:
             told: Json = msgspec.to_builtins(changes)
             log.info("reloaded", by=by, **told)
             return changes, await self.audited("reload", str(self._path), told, by=by)
+
+    def _read(self) -> FileConfig:
+        if self._path is None:
+            raise ConfigError("this gateway was started without --config, so there is nothing to read again")
+        file = read_file(self._path)
+        require_keys(file.upstreams, self._environ)
+        return file
 
     async def audited(self, what: str, subject: str, after: Json, *, by: str) -> bool:
         """Write what an operator did to upstreams into the audit trail; say whether that went well."""

@@ -106,7 +106,8 @@ class Metrics:
     ) -> bytes:
         """Return the page for one scrape, with this snapshot of the engine and why the state is degraded, if it is.
 
-        `restarts` is None where the gateway has no engine at all."""
+        `restarts` is None where the gateway has no engine at all.
+        """
         self._degraded.set(degraded is not None)
         self._engine.reading = Reading(stats=stats, card=card, restarts=restarts)
         return generate_latest(self._page)

@@ -66,7 +66,7 @@ class Replica:
         if not self.health.well:
             return "unwell"
         if self.health.breaker.circuit is not Circuit.CLOSED:
-            return self.health.breaker.circuit.value
+            return str(self.health.breaker.circuit.value)
         return "aside" if self.health.aside else "well"
 
 

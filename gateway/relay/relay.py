@@ -11,6 +11,7 @@ Owns the connections. Rules:
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -47,6 +48,7 @@ from gateway.routing.wanted import Wanted
 ATTEMPTS: Final = 3
 ANSWER_BYTES: Final = 64 << 20  # of an answer that is not streamed
 ERROR_BYTES: Final = 1 << 16
+WHOLE_BYTES: Final = 1 << 18  # of a body that is handed to the socket in one piece
 RETRIED: Final = frozenset({429, 500, 502, 503, 504, 529})
 
 log = structlog.get_logger("gateway.relay")
@@ -202,7 +204,7 @@ class Relay:
         body = call.body_for(upstream, self._secret)
         async with asyncio.timeout(upstream.first_byte_timeout):
             attempt.response = response = await self.http.post(
-                upstream.url(call.endpoint), data=body, headers=sent, timeout=timeout, allow_redirects=False
+                upstream.url(call.endpoint), data=_payload(body), headers=sent, timeout=timeout, allow_redirects=False
             )
             if response.status != 200:  # noqa: PLR2004 - an answer
                 told = told_of(response.status, await response.content.read(ERROR_BYTES))
@@ -268,6 +270,11 @@ def _end(tap: Tap) -> tuple[Outcome, int]:
     if not tap.told:
         raise tap.error
     return "failed", tap.error.status
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO:
+    """Return a body as it is sent: a long one piece by piece, so that no other stream waits for it."""
+    return body if len(body) <= WHOLE_BYTES else io.BytesIO(body)
 
 
 def _told(error: BaseException, name: str) -> UpstreamError | None:
