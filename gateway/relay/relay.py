@@ -48,6 +48,7 @@ from gateway.routing.wanted import Wanted
 ATTEMPTS: Final = 3
 ANSWER_BYTES: Final = 64 << 20  # of an answer that is not streamed
 ERROR_BYTES: Final = 1 << 16
+HASHED_INLINE_BYTES: Final = 1 << 20  # of a prompt that is hashed at once: some milliseconds
 WHOLE_BYTES: Final = 1 << 18  # of a body that is handed to the socket in one piece
 RETRIED: Final = frozenset({429, 500, 502, 503, 504, 529})
 
@@ -109,9 +110,13 @@ class Relay:
     async def answer(self, call: Call) -> AsyncIterator[Attempt]:
         """Give the answer of the first upstream that has one; leaving the block ends it. Raises UpstreamError."""
         began, at = self._clock(), self._wall()
+        if len(call.body) <= HASHED_INLINE_BYTES:
+            path, ends = call.prefix(self._secret)
+        else:
+            path, ends = await asyncio.to_thread(call.prefix, self._secret)
+        wanted, size = self._wanted(call, path, ends)
         self._open += 1
         self._idle.clear()
-        wanted, size = self._wanted(call)
         attempt: Attempt | None = None
         outcome: Outcome = "failed"
         status = 500
@@ -152,8 +157,7 @@ class Relay:
         """Wait until no request is in flight."""
         await self._idle.wait()
 
-    def _wanted(self, call: Call) -> tuple[Wanted, int]:
-        path, ends = call.prefix(self._secret)
+    def _wanted(self, call: Call, path: bytes, ends: list[int]) -> tuple[Wanted, int]:
         size = ends[-1] if ends else 0
         tokens = self.fleet.tokens(call.model, size)
         scale = tokens / size if size else 0.0

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.errors import GatewayError
 
@@ -22,8 +21,7 @@ class EventTooLong(GatewayError):
     """An event does not end."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentEvent:
+class SentEvent(NamedTuple):
     """One event: its bytes as they came, blank line included, its name and its data."""
 
     raw: bytes
@@ -43,10 +41,7 @@ class EventReader:
         if self._rest:
             data = self._rest + data
         events, at = [], 0
-        for blank in _BLANK.finditer(data):
-            end = blank.end()
-            if end == len(data) and data.endswith(b"\r"):
-                break  # whether a LF follows decides where the event ends
+        for end in _ends(data):
             events.append(parse(data[at:end]))
             at = end
         self._rest = data[at:]
@@ -63,6 +58,21 @@ class EventReader:
     def whole(self) -> bool:
         """Whether no event is open."""
         return not self._rest.strip(b"\r\n")
+
+
+def _ends(data: bytes) -> Iterator[int]:
+    """Yield where each event ends that is whole."""
+    if b"\r" not in data:  # as nearly every server writes: a search for bytes is ten times faster than the pattern
+        end = data.find(b"\n\n") + 2
+        while end > 1:
+            yield end
+            end = data.find(b"\n\n", end) + 2
+        return
+    for blank in _BLANK.finditer(data):
+        end = blank.end()
+        if end == len(data) and data.endswith(b"\r"):
+            return  # whether a LF follows decides where the event ends
+        yield end
 
 
 def parse(raw: bytes) -> SentEvent:

@@ -51,8 +51,8 @@ class Tap:
 
     def __init__(self, endpoint: Endpoint, *, hide_usage: bool = False) -> None:
         """Read an answer of `endpoint`; with `hide_usage` the client did not ask for the usage that will come."""
-        self._endpoint = endpoint
         self._anthropic = endpoint in {"messages", "count_tokens"}
+        self._openai_words = endpoint in {"chat", "completions"}
         self._hide = hide_usage
         self.reported: Reported = NOTHING
         self.begun = False  # whether a token has come
@@ -85,7 +85,7 @@ class Tap:
         if event.data == _DONE:
             self.ended = True
             return True
-        if not event.data:
+        if not event.data or (self.begun and self._openai_words and _says_words_alone(event)):
             return True
         try:
             chunk = _CHUNK.decode(event.data)
@@ -94,7 +94,7 @@ class Tap:
         if event.name == "error" or chunk.type == "error" or _there(chunk.error):
             self.error = told_of(200, event.data)
             return False  # it is told in the shape of the client's API, once
-        if self._endpoint in {"chat", "completions"}:
+        if self._openai_words:
             return self._openai(chunk)
         return self._typed(chunk)
 
@@ -127,6 +127,12 @@ class Tap:
     def _learn(self, usage: Raw) -> None:
         if _there(usage):
             self.reported = merged(self.reported, reported(usage, anthropic=self._anthropic))
+
+
+def _says_words_alone(event: SentEvent) -> bool:
+    """Whether one of OpenAI's chunks is one more piece of text: it need not be parsed."""
+    data = event.data
+    return not event.name and b'"usage"' not in data and b'"error"' not in data and _FINISHED.search(data) is None
 
 
 def _there(value: Raw) -> bool:
