@@ -33,7 +33,7 @@ class Package:
         return f"{self.name}{self.extra}=={self.version}"
 
 
-LITELLM: Final = Package(name="litellm", version="1.110.2", extra="[proxy]")
+LITELLM: Final = Package(name="litellm", version="1.108.7", extra="[proxy]")
 VLLM_ROUTER: Final = Package(name="vllm-router", version="0.1.17")
 
 
