@@ -19,6 +19,8 @@ class Recency:
     def __init__(self, room: int) -> None:
         """Make a line of `room` slots."""
         self._room = room
+        self._next: int
+        self.live: int
         self._clear()
 
     @property
@@ -63,5 +65,5 @@ class Recency:
         self._bits = [0] * ((self._room >> CHUNK_BITS) + 1)
         self._chunks = [0] * len(self._bits)
         self._rows = [0] * ((self._room >> ROW_BITS) + 1)
-        self._next: int = 0
-        self.live: int = 0
+        self._next = 0
+        self.live = 0
