@@ -174,7 +174,7 @@ def talks(seed: int, requests: int = 1500) -> list[Use]:
 
 
 def test_the_error_band_holds_the_truth():
-    """Of 40 seeded streams at a sixteenth or less, the 95 % band misses the truth in no more than five."""
+    """Of 40 seeded streams at an eighth or less, the 95 % band misses the truth in no more than five."""
     missed = {"ttl": 0, "gain": 0, "room": 0}
     for seed in range(40):
         uses = talks(seed)
