@@ -40,7 +40,7 @@ function overTime({ name, format, series, bands = [], stack, height = 184, max =
     width,
     height,
     tzDate: (at) => zoned(at),
-    padding: [10, labelled && beside(width) ? margin : 8, 0, 0],
+    padding: [10, labelled && beside(width) ? margin : 16, 0, 0],
     legend: { show: false },
     cursor: {
       y: false,
