@@ -29,6 +29,7 @@ export function mount(root, context) {
   });
   const beside = panel({ title: "Chosen", span: 4 });
   beside.element.classList.add("tree-detail");
+  beside.element.hidden = true;
   const crumbs = el("nav", { class: "crumbs", "aria-label": "Way to what is shown" });
   const legend = el("ul", { class: "scale" });
   const note = el("p", { class: "note below" });
@@ -64,12 +65,14 @@ export function mount(root, context) {
     say(note, `${part}, as of ${exact(shown.at, now.zone).slice(11, 19)}${cut}. The picture holds still while you point at it or move in it.`);
   };
   const load = loader({
-    panels: [holder, beside],
+    panels: [holder],
     fetch: (now, signal) => api.get("tree", { limit: LIMIT, tenant: now.tenant }, { signal }),
     isEmpty: ({ nodes }) => (nodes.length ? false : NOTHING),
     show: (answer, now) => {
       Object.assign(shown, { answer, built: build(answer.nodes), at: Date.now() / 1000 });
       say(heading, finding(answer, count, tokens));
+      beside.element.hidden = !answer.nodes.length;
+      beside.state("ready");
       sheet.update(answer.nodes);
       draw(now);
     },
