@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiohttp.test_utils import TestServer
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from tests.dashboard.made_up import MadeUp, serve
 
@@ -40,18 +40,27 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def open_page(browser: Browser) -> AsyncIterator[Open]:
     """Open the page of a made-up gateway at a hash; whatever it throws, or asks elsewhere, fails the test."""
-    contexts, servers, problems = [], [], []
+    contexts: list[BrowserContext] = []
+    servers: list[TestServer] = []
+    problems: list[str] = []
+
+    def asked(url: str, home: str) -> None:
+        if not url.startswith((home, "blob:", "data:")):
+            problems.append(f"asked for {url}")
+
+    def said(text: str) -> None:
+        if "Content Security Policy" in text:
+            problems.append(text)
 
     async def opened(made: MadeUp | None = None, at: str = "#/overview", **context: Any) -> Page:
         made = made or MadeUp()
-        server: TestServer = await serve(made)
-        servers.append(server)
+        servers.append(await serve(made))
         contexts.append(await browser.new_context(timezone_id="UTC", **context))
         page = await contexts[-1].new_page()
         page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda asked: _elsewhere(asked.url, made.url) and problems.append(asked.url))
-        page.on("console", lambda said: "Content Security Policy" in said.text and problems.append(said.text))
+        page.on("request", lambda request: asked(request.url, made.url))
+        page.on("console", lambda message: said(message.text))
         await page.goto(made.url + at)
         return page
 
@@ -61,10 +70,6 @@ async def open_page(browser: Browser) -> AsyncIterator[Open]:
     for server in servers:
         await server.close()
     assert problems == []
-
-
-def _elsewhere(url: str, home: str) -> bool:
-    return not url.startswith((home, "blob:", "data:"))
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")

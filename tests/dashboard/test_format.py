@@ -22,7 +22,9 @@ async def same(run: Run, expected: dict[str, str]) -> None:
 
 async def test_counts_are_separated_by_thousands(run: Run) -> None:
     """Whole numbers have a comma every three digits; zero is 0."""
-    await same(run, {"m.count(0)": "0", "m.count(999)": "999", "m.count(1234567)": "1,234,567", "m.count(-4200)": "-4,200"})
+    await same(
+        run, {"m.count(0)": "0", "m.count(999)": "999", "m.count(1234567)": "1,234,567", "m.count(-4200)": "-4,200"}
+    )
 
 
 async def test_large_numbers_have_si_prefixes(run: Run) -> None:
@@ -126,10 +128,11 @@ async def test_another_view_keeps_range_and_filters_alone(run: Run) -> None:
 
 async def test_events_are_read_however_the_bytes_are_cut(run: Run) -> None:
     """Events of a stream come out whole from single bytes, with comments passed over and data joined."""
-    stream = ": hello\n\nevent: state\ndata: {\"a\":\ndata: \"é\"}\n\nevent: change\r\ndata: 2\r\n\r\n"
+    stream = ': hello\n\nevent: state\ndata: {"a":\ndata: "é"}\n\nevent: change\r\ndata: 2\r\n\r\n'
     script = f"""await (async () => {{
         const bytes = new TextEncoder().encode({json.dumps(stream)});
-        const body = new ReadableStream({{ start(c) {{ for (const b of bytes) c.enqueue(new Uint8Array([b])); c.close(); }} }});
+        const start = (c) => {{ for (const byte of bytes) c.enqueue(new Uint8Array([byte])); c.close(); }};
+        const body = new ReadableStream({{ start }});
         const found = [];
         for await (const event of m.events(body)) found.push(event);
         return found;

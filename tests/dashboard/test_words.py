@@ -36,7 +36,7 @@ async def test_a_rise_is_told_too(run: Run) -> None:
 async def test_a_dip_is_told_with_its_end(run: Run) -> None:
     """A ratio that is back where it was is told with both times."""
     told = await said(run, usage([GOOD] * 10 + [BAD] * 5 + [GOOD] * 5))
-    assert told == "Read ratio fell from 82 % to 31 % at 07:40 and is back at 82 % since 07:55".replace("07:40", "07:50")
+    assert told == "Read ratio fell from 82 % to 31 % at 07:50 and is back at 82 % since 07:55"
 
 
 @pytest.mark.parametrize("odd", [0, 10, 19])
@@ -88,7 +88,9 @@ async def test_a_chart_has_its_summary_in_words(run: Run) -> None:
     """The last, lowest and highest value of each series are told with their times; gaps are passed over."""
     asked = {"name": "Read ratio", "times": [NOW - 120, NOW - 60, NOW], "values": {"a": [0.5, None, 0.25], "b": []}}
     series = [{"key": "a", "label": "by tokens"}, {"key": "b", "label": "by requests"}]
-    told = await run(f"m.summary({{...{json.dumps(asked)}, series: {json.dumps(series)}, format: (v) => m.percent(v)}})")
+    told = await run(
+        f"m.summary({{...{json.dumps(asked)}, series: {json.dumps(series)}, format: (v) => m.percent(v)}})"
+    )
     assert told.replace("\u202f", " ") == (
         "Read ratio. 3 points from 07:58 to 08:00. by tokens: last 25.0 %, lowest 25.0 % at 08:00, "
         "highest 50.0 % at 07:58; by requests: unknown."

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import re
 import sys
+from collections.abc import Callable
 
 import pytest
-from yarl import URL as Address
+import yarl
 
 from gateway.dashboard.pages import HEADERS, assets
 from tests.gateway.conftest import Gateway
@@ -63,18 +64,16 @@ async def test_every_file_is_served_with_its_type(gateway: Gateway, name: str) -
         ("br", ""),
     ],
 )
-async def test_files_go_out_compressed_as_the_browser_reads_them(
-    gateway: Gateway, accepted: str, coding: str
-) -> None:
+async def test_files_go_out_compressed_as_the_browser_reads_them(gateway: Gateway, accepted: str, coding: str) -> None:
     """The best coding that the request accepts is used, and what comes out of it is the file."""
     headers = {"Accept-Encoding": accepted}
     async with gateway.admin.session.get(
         gateway.admin.make_url("/static/main.js"), headers=headers, auto_decompress=False
     ) as answer:
         body = await answer.read()
-    undone = {"zstd": zstd.decompress, "gzip": gzip.decompress, "": bytes}[coding]
+    undone: dict[str, Callable[[bytes], bytes]] = {"zstd": zstd.decompress, "gzip": gzip.decompress, "": bytes}
     assert answer.headers.get("Content-Encoding", "") == coding
-    assert undone(body) == assets()["main.js"].bodies[""]
+    assert undone[coding](body) == assets()["main.js"].bodies[""]
 
 
 async def test_a_file_that_has_not_changed_is_not_sent_again(gateway: Gateway) -> None:
@@ -93,7 +92,7 @@ async def test_a_file_that_has_not_changed_is_not_sent_again(gateway: Gateway) -
 )
 async def test_nothing_else_can_be_reached(gateway: Gateway, path: str) -> None:
     """A path that is no file of the page is 404, however it is written."""
-    address = Address(f"{gateway.admin.make_url('/static/')}{path}", encoded=True)
+    address = yarl.URL(f"{gateway.admin.make_url('/static/')}{path}", encoded=True)
     answer = await gateway.admin.session.get(address)
     assert answer.status == 404
 
@@ -111,7 +110,7 @@ def test_no_file_names_another_place(name: str) -> None:
 
 
 def test_the_chart_library_comes_with_its_licence() -> None:
-    """uPlot's licence lies beside it."""
+    """The licence of uPlot lies beside it."""
     assert assets()["vendor/uPlot/LICENSE"].bodies[""].startswith(b"The MIT License (MIT)")
 
 

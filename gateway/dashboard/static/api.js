@@ -99,11 +99,14 @@ function newKey() {
 // ---- live ----
 
 const hearers = new Map();
+const newest = new Map(); // of what holds until the next of its kind, for who begins to listen later
+const HOLDS = ["state", "link"];
 
 /** Hear the live stream's events "request", "state", "change", "lost", and "link" with {open, since}. Returns what ends it. */
 export function on(event, hearer) {
   if (!hearers.has(event)) hearers.set(event, new Set());
   hearers.get(event).add(hearer);
+  if (newest.has(event)) hearer(newest.get(event));
   return () => hearers.get(event).delete(hearer);
 }
 
@@ -168,5 +171,6 @@ export async function* events(body) {
 }
 
 function tell(event, data) {
+  if (HOLDS.includes(event)) newest.set(event, data);
   for (const hearer of [...(hearers.get(event) ?? [])]) hearer(data);
 }

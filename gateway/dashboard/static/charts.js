@@ -30,6 +30,7 @@ export const stacked = (options) => overTime({ ...options, stack: true });
 function overTime({ name, format, series, bands = [], stack, height = 184, max = null, log = false, signed = false, ceiling = null, margin = MARGIN, labelled = true, formatAxis = format === si ? short : format }) {
   let data = { times: [], values: {}, marks: [], step: 60 };
   let plot = null;
+  let mine = false;
   const holder = frame({ name, height, table: () => sheet(data, series, format), csv: () => data.times.length > 0 });
   const legend = holder.legend(series, stack ? key : dash);
 
@@ -39,14 +40,17 @@ function overTime({ name, format, series, bands = [], stack, height = 184, max =
     width,
     height,
     tzDate: (at) => zoned(at),
-    padding: [10, labelled && beside(width) ? margin : 8, 0, 0],
+    padding: [10, labelled && beside(width) ? margin : 16, 0, 0],
     legend: { show: false },
     cursor: {
       y: false,
       drag: { x: true, y: false, setScale: false },
       points: { size: 7, width: 2 },
       sync: { key: "time", setSeries: false },
-      bind: { dblclick: () => () => { state.unzoom(); return null; } },
+      bind: {
+        mousedown: (_, __, handle) => (event) => { mine = true; return handle(event); },
+        dblclick: () => () => { state.unzoom(); return null; },
+      },
     },
     select: { show: true },
     scales: { x: { time: true, range: () => ends(data) }, y: log ? { distr: 3, range: (_, low, top) => decades(low, top) } : { range: (_, low, top) => [signed && low < 0 ? low * 1.1 : 0, max ?? roomy(ceiling?.() ?? top)] } },
@@ -66,7 +70,8 @@ function overTime({ name, format, series, bands = [], stack, height = 184, max =
     return holder.tip(u, el("table", {}, el("caption", {}, title), el("tbody", {}, rows)));
   };
   const zoom = (u) => {
-    if (u.select.width < 4) return;
+    if (!mine || u.select.width < 4) return;  // a drag is told to the charts beside it too
+    mine = false;
     const [from, to] = [u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")];
     u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     state.zoom(from, to);
@@ -154,7 +159,9 @@ export function histogram({ name, format, series, height = 184, formatEdge = dur
 export function bars({ name, format, onpick = null }) {
   let rows = [];
   const list = el("ol", { class: "bars" });
-  const holder = frame({ name, height: null, table: () => ({ head: ["", "part", name], rows: rows.flatMap((row) => row.parts.map((part) => [row.label, part.label ?? part.kind, part.value])), shown: rows.flatMap((row) => row.parts.map((part) => [row.label, part.label ?? part.kind, format(part.value)])) }), csv: () => rows.length > 0 });
+  const parts = (told) => rows.flatMap((row) => row.parts.map((part) => [row.label, part.label ?? part.kind, told(part.value)]));
+  const sheet = () => ({ head: ["of", "part", name], rows: parts((value) => value), shown: parts(format) });
+  const holder = frame({ name, height: null, table: sheet, csv: () => rows.length > 0, role: "group" });
   holder.canvas.append(list);
   const whole = (row) => row.parts.reduce((all, part) => all + (part.value ?? 0), 0);
   const line = (row, longest) => el("li", {},
