@@ -21,7 +21,7 @@ from prefix_store.retention import parse_duration
 
 APIS: Final[tuple[str, ...]] = get_args(Api)
 OUTCOMES: Final[tuple[str, ...]] = get_args(Outcome)
-INSTANT: Final = "seconds since the epoch, ISO 8601 such as 2026-11-29T14:05:00Z, or -1h"
+INSTANT: Final = "seconds since the epoch, ISO 8601 such as 2026-11-29T14:05:00Z, -1h, or now"
 HOUR_S: Final = 3_600.0
 TITLE_LENGTH: Final = 200
 
@@ -103,6 +103,8 @@ def span(begin: str | None, end: str | None, *, now: float, otherwise: float = H
 
 def instant(text: str, field: str, now: float) -> float:
     """Read a point in time. Raises AdminRefused."""
+    if text == "now":
+        return now
     try:
         if _SECONDS.fullmatch(text):
             return float(text)

@@ -16,6 +16,8 @@ from tests.dashboard.made_up import MadeUp, serve
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PURE = ("api", "format", "series", "state", "words")  # importing them needs no page
+VIEWS = ("icicle", "misses_words", "policy_words", "reasons", "request_layout")  # nor does importing these of views/
+Lay = Callable[..., Awaitable[Any]]
 Open = Callable[..., Awaitable[Page]]
 
 
@@ -85,6 +87,23 @@ async def run(browser: Browser) -> AsyncIterator[Callable[[str], Awaitable[Any]]
         return await page.evaluate(
             f"async () => {{ const m = Object.assign({{}}, ...await Promise.all([{imports}])); return {expression}; }}"
         )
+
+    yield evaluated
+    await context.close()
+    await server.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def lay(browser: Browser) -> AsyncIterator[Lay]:
+    """Run JavaScript on the page: an expression over the views' pure modules, each by its name, and `given`."""
+    server = await serve(MadeUp())
+    context = await browser.new_context(timezone_id="UTC")
+    page = await context.new_page()
+    await page.goto(str(server.make_url("/static/icon.svg")))
+    imports = "; ".join(f"const {name} = await import('/static/views/{name}.js')" for name in VIEWS)
+
+    async def evaluated(expression: str, given: object = None) -> Any:
+        return await page.evaluate(f"async (given) => {{ {imports}; return {expression}; }}", given)
 
     yield evaluated
     await context.close()

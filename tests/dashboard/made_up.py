@@ -124,6 +124,38 @@ def state(**more: Any) -> Json:
     return {"at": NOW, "engine": engine, "ready": True, "detail": "", "restarts": 0, "state": "ok", **more}
 
 
+REQUEST: Json = {
+    "id": "r1",
+    "at": NOW,
+    "tenant": "acme",
+    "key": "k",
+    "model": "tiny",
+    "api": "chat",
+    "upstream": "bundled",
+    "outcome": "finished",
+    "prompt": 100,
+    "read": 60,
+    "queue_s": 1.0,
+    "prefill_s": 2.0,
+    "first_token_s": 3.5,
+    "decode_s": 4.0,
+    "seconds": 10.0,
+    "misses": [
+        {
+            "reason": "system",
+            "tokens": 30,
+            "where": {"message": "system", "token": 60, "character": 9, "looks_like": "time"},
+        },
+        {"reason": "new", "tokens": 10, "where": None},
+    ],
+    "strip": [
+        {"kind": "read", "tokens": 60, "class": None},
+        {"kind": "write", "tokens": 30, "class": "5m"},
+        {"kind": "uncached", "tokens": 10, "class": None},
+    ],
+    "marks": [{"tokens": 90, "asked": "1h", "applied": "5m", "kept": "promised", "until": None, "reason": "lowered"}],
+}
+
 NO_ADVICE: Json = {"sample": None, "advice": [], "curve": [], "capacity_curve": [], "alerts": []}
 
 
@@ -135,6 +167,7 @@ class MadeUp:
     statuses: dict[str, int] = field(default_factory=dict)
     key: str | None = None
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    sent: list[tuple[str, Json]] = field(default_factory=list)
     streams: list[asyncio.Queue[tuple[str, Json]]] = field(default_factory=list)
     url: str = ""
 
@@ -152,8 +185,10 @@ class MadeUp:
             stream.put_nowait((event, dict(data)))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer any GET below /admin/v1/."""
+        """Answer any call below /admin/v1/; one that is no GET by its method and name, such as "POST purge"."""
         name = request.match_info["name"]
+        if request.method != "GET":
+            return await self._done(f"{request.method} {name}", await request.json() if request.can_read_body else {})
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response({"error": {"message": "A key is asked for."}}, status=401)
         if name == "live":
@@ -164,6 +199,11 @@ class MadeUp:
         if request.query.get("format") == "csv":
             return web.Response(text="start,requests\r\n", content_type="text/csv")
         return web.json_response(self.answers[name])
+
+    async def _done(self, call: str, body: Json) -> web.Response:
+        self.sent.append((call, body))
+        answer = self.answers[call]
+        return web.json_response(answer, status=400 if "error" in answer else 200)
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -185,7 +225,7 @@ async def serve(made: MadeUp) -> TestServer:
     """Serve the page with these answers."""
     app = web.Application()
     pages.add_routes(app)
-    app.router.add_get("/admin/v1/{name}", made.answer)
+    app.router.add_route("*", "/admin/v1/{name:.+}", made.answer)
     server = TestServer(app)
     await server.start_server(shutdown_timeout=0.1)
     made.url = str(server.make_url("/"))

@@ -109,7 +109,7 @@ export function histogram({ name, format, series, height = 184, formatEdge = dur
   const bins = () => Array.from({ length: data.edges.length + 1 }, (_, place) => place);
   const holder = frame({ name, height, table: () => binSheet(name, data, series, format, formatEdge), csv: () => data.edges.length > 0 });
   const legend = holder.legend(series, key);
-  const shown = () => [bins(), ...sums(series, data.values, bins().length)];
+  const shown = () => [bins(), ...sums(series, data.values, bins().length).reverse()]; // the whole first, its parts over it
   const options = (width) => ({
     width,
     height,
@@ -119,7 +119,7 @@ export function histogram({ name, format, series, height = 184, formatEdge = dur
     scales: { x: { time: false, range: () => [0, Math.max(1, data.edges.length + 1)] }, y: { range: (_, __, top) => [0, roomy(top)] } },
     axes: [axis({ splits: () => ticks(data.edges, width), values: (_, splits) => splits.map((at) => formatEdge(data.edges[at - 1])), size: 28 }),
       axis({ values: (_, splits) => splits.map((value) => formatAxis(value)), size: GUTTER, space: 36, grid: true })],
-    series: [{}, ...series.map((one) => ({ ...stroke(one, true), width: 0, paths: uPlot.paths.bars({ size: [1, Infinity], align: 1, gap: 1 }) }))],
+    series: [{}, ...series.toReversed().map((one) => ({ ...stroke(one, true), fill: () => ink(one.color), width: 0, paths: uPlot.paths.bars({ size: [1, Infinity], align: 1, gap: 1 }) }))],
     hooks: { draw: [(u) => rule(u, data, holder)], setCursor: [(u) => hover(u)] },
   });
   const hover = (u) => {
@@ -161,7 +161,7 @@ export function bars({ name, format, onpick = null }) {
   const list = el("ol", { class: "bars" });
   const parts = (told) => rows.flatMap((row) => row.parts.map((part) => [row.label, part.label ?? part.kind, told(part.value)]));
   const sheet = () => ({ head: ["of", "part", name], rows: parts((value) => value), shown: parts(format) });
-  const holder = frame({ name, height: null, table: sheet, csv: () => rows.length > 0, role: "group" });
+  const holder = frame({ name, height: null, table: sheet, csv: () => rows.length > 0, role: onpick ? "group" : "img" });
   holder.canvas.append(list);
   const whole = (row) => row.parts.reduce((all, part) => all + (part.value ?? 0), 0);
   const line = (row, longest) => el("li", {},

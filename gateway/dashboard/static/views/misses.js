@@ -4,7 +4,7 @@
 
 import * as api from "../api.js";
 import { bars, stacked } from "../charts.js";
-import { FEW, count, exact, percent, si, tokens } from "../format.js";
+import { FEW, count, exact, percent, short, si, tokens } from "../format.js";
 import * as series from "../series.js";
 import * as state from "../state.js";
 import { el, fill, loader, moment, number, panel, say, swatch, table } from "../ui.js";
@@ -64,6 +64,7 @@ function numbers() {
   const one = (label, kind, text, formula) => number({ label, kind, definition: { text, formula, metric: "keepwarm_cache_missed_tokens_total" } });
   const all = one("Not read", "miss", "Prompt tokens that had to be computed, and so the tokens that misses cost.", "prompt − read");
   const parts = Object.entries(FAMILIES).map(([name, { label, told: text }]) => [name, one(label, `family-${name}`, text, `tokens missed by ${listed(name)}`)]);
+  const [, broken] = parts.find(([name]) => name === "broken");
   const holder = panel({ title: "What misses cost, in tokens", span: 12 });
   holder.body.append(el("div", { class: "numbers" }, all.element, parts.map(([, part]) => part.element)));
   return {
@@ -73,6 +74,7 @@ function numbers() {
       const sum = series.sum(total.missed_tokens);
       const of = (part) => (total.requests < FEW ? `of ${tokens(total.prompt_tokens)}` : `${percent(part / total.prompt_tokens)} of the prompts`);
       all.update({ value: si(sum), note: total.prompt_tokens ? of(sum) : "no prompts", title: tokens(sum) });
+      broken.element.classList.toggle("is-alarm", sums.broken > 0);
       for (const [name, part] of parts) part.update({ value: si(sums[name]), note: total.prompt_tokens ? of(sums[name]) : "", title: `${count(sums[name])} tokens` });
     },
   };
@@ -112,15 +114,18 @@ function overTime() {
       const reasons = ordered(Object.keys(usage.total.missed_tokens).filter((reason) => usage.total.missed_tokens[reason] > 0));
       const shown = reasons.map((reason) => ({ key: reason, label: spoken(reason), color: `--${kind(reason)}`, hatched: HATCHED.has(reason) || kind(reason) === "unknown" }));
       const up = rise(usage);
-      const marks = up ? [...events, { at: up.from, kind: "alert", title: `Misses by ${spoken(up.reason)} rise: ${tokens(up.tokens)} beyond what was usual`, subject: "" }] : events;
-      holder.title(up ? `${tokens(up.tokens)} beyond what was usual were missed by ${spoken(up.reason)}` : "Tokens missed over time");
-      chart.update(shown, (made) => stacked({ name: "Tokens missed over time", series: made, format: tokens, formatAxis: si, height: 240 }), {
+      const marks = up ? [...events, { at: up.from, kind: "alert", title: `Misses by “${spoken(up.reason)}” rise: ${tokens(up.tokens)} beyond what was usual`, subject: "" }] : events;
+      holder.title(up ? `${tokens(up.tokens)} beyond what was usual were missed by “${spoken(up.reason)}”` : "Tokens missed over time");
+      chart.update(shown, (made) => stacked({ name: "Tokens missed over time", series: made, format: tokens, formatAxis: short, height: 280, margin: 112 }), {
         times: series.times(usage), step: usage.bucket_s ?? 60, marks, zone: now.zone,
         values: Object.fromEntries(reasons.map((reason) => [reason, series.column(usage, (total) => total.missed_tokens[reason] ?? 0)])),
       });
     },
   };
 }
+
+/** "acme, globex and 3 more". */
+const few = (names) => (names.length > 3 ? `${names.slice(0, 2).join(", ")} and ${names.length - 2} more` : names.join(", "));
 
 function breaking() {
   const holder = panel({
@@ -141,7 +146,7 @@ function breaking() {
       { key: "tokens", label: "Tokens missed", number: true, format: si, title: (value) => `${count(value)} tokens` },
       { key: "requests", label: "Requests", number: true, format: count },
       { key: "first_token", label: "At token", number: true, format: (first, { last_token: last }) => (first === last ? count(first) : `${count(first)} – ${count(last)}`) },
-      { key: "tenants", label: "Tenants", value: ({ tenants }) => tenants.join(", ") },
+      { key: "tenants", label: "Tenants", value: ({ tenants }) => few(tenants), title: (_, { tenants }) => tenants.join(", ") },
       { key: "last", label: "Last", number: true, format: (at) => moment(at, now, zone) },
       { key: "helps", label: "What helps", value: ({ reason, looks_like: look }) => helps(reason, look), format: (text) => el("span", { class: "advice" }, text ?? "Compare its request with the one before.") },
     ],

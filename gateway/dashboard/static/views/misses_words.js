@@ -65,13 +65,13 @@ export function finding(usage, zone = "utc") {
   const up = rise(usage);
   if (up) {
     const end = up.until === null ? "" : `, until ${clock(up.until, zone)}`;
-    return `Tokens missed by ${spoken(up.reason)} rose from ${whole(up.before)} to ${whole(up.inside)} of the prompts at ${clock(up.from, zone)}${end}`;
+    return `Misses by “${spoken(up.reason)}” rose from ${whole(up.before)} to ${whole(up.inside)} of prompt tokens at ${clock(up.from, zone)}${end}`;
   }
   const sum = Object.values(missed ?? {}).reduce((all, one) => all + one, 0);
   if (!sum) return "Every prompt token of this range was read";
   const most = ordered(Object.keys(missed)).reduce((top, reason) => (missed[reason] > (missed[top] ?? 0) ? reason : top));
-  if (requests < FEW) return `${si(sum)} of ${si(prompt)} prompt tokens were not read, most by ${spoken(most)}`;
-  return `${percent(sum / prompt)} of prompt tokens were not read, most by ${spoken(most)}`;
+  if (requests < FEW) return `${si(sum)} of ${si(prompt)} prompt tokens were not read, most by “${spoken(most)}”`;
+  return `${percent(sum / prompt)} of prompt tokens were not read, most by “${spoken(most)}”`;
 }
 
 const whole = (ratio) => `${(ratio * 100).toFixed(0)}\u202f%`;
@@ -92,7 +92,7 @@ export function positions(requests) {
       place.tokens += tokens;
       place.requests += counted.has(key) ? 0 : 1;
       counted.add(key);
-      place.tenants = place.tenants.includes(request.tenant) ? place.tenants : [...place.tenants, request.tenant];
+      place.tenants = place.tenants.includes(request.tenant) ? place.tenants : [...place.tenants, request.tenant].sort();
       place.first_token = Math.min(place.first_token, where.token);
       place.last_token = Math.max(place.last_token, where.token);
       if (request.at >= place.last) Object.assign(place, { last: request.at, example: request.id });

@@ -8,4 +8,4 @@ const SIGNS = { finished: "✓", failed: "!", refused: "⊘", cancelled: "✕" }
 
 /** An outcome, its status on hover. */
 export const outcome = ({ outcome: word, prewarm, status }) => el("span", { class: `outcome is-${word}`, title: status ? `HTTP ${status}` : null },
-  el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[word] ?? "•"), prewarm && word === "finished" ? "pre-warmed" : word);
+  el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[word] ?? "•"), el("span", { class: "word" }, prewarm && word === "finished" ? "pre-warmed" : word));

@@ -25,7 +25,7 @@ export function policies(context, changed) {
   holder.element.querySelector(".actions").classList.add("spaced");
   const percent = (share) => `${Math.round(share * 1000) / 10}\u202f%`;
   const rows = table({
-    caption: "Policies",
+    caption: "All policies, default first",
     columns: [
       { key: "name", label: "Name", format: (name, policy) => el("button", { type: "button", class: "linked", "aria-label": `Edit policy ${name}`, onclick: () => edit(policy) }, name) },
       { key: "governs", label: "Governs", value: governs },

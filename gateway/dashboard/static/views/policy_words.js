@@ -103,6 +103,7 @@ export function finding(answer, tokens, percent) {
     return `${count(broken)} promised ${broken === 1 ? "block" : "blocks"} went before the deadline, most of ${worst.tenant} in ${worst.class}`;
   }
   if (!blocks) return "Retention";
+  if (!promised && !held) return "The cache is empty";
   return `${percent(promised / blocks)} of the pool is promised, ${percent(held / blocks)} held, ${percent(free / blocks)} free`;
 }
 

@@ -63,7 +63,7 @@ export function detail(context, onback) {
 const section = (title, definition, ...children) => el("section", { class: "piece" }, el("h3", {}, title, definition && what(definition)), ...children);
 
 function head(request, { zone }) {
-  const pairs = [["Id", el("code", {}, request.id)], ["At", exact(request.at, zone)], ["Tenant", request.tenant], ["Key", request.key ?? "none"], ["Model", request.model],
+  const pairs = [["Id", el("code", {}, request.id)], ["At", el("span", { title: exact(request.at, zone) }, exact(request.at, zone).slice(0, 19))], ["Tenant", request.tenant], ["Key", request.key ?? "none"], ["Model", request.model],
     ["API", `${request.api}${request.streamed ? ", streamed" : ""}`], ["Upstream", request.upstream]];
   return el("div", { class: "piece" }, el("p", { class: "said" }, outcome(request), el("span", { class: "note" }, `HTTP ${request.status}`)),
     el("dl", { class: "pairs" }, pairs.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));

@@ -25,14 +25,14 @@ export function mount(root, context) {
   const view = { shown: [], waiting: [], next: null, asked: null, kept: 0 };
   const heading = el("h1", {}, title);
   const holder = panel({ title: "Latest requests", span: 7, rows: 40 });
-  const more = el("button", { type: "button", class: "quiet fresh", "aria-live": "off" });
+  const more = el("button", { type: "button", class: "quiet fresh", disabled: true }, "up to date");
   const older = el("button", { type: "button", hidden: true }, `Show ${PAGE} older`);
   const chosen = filters();
   const rows = list((id) => state.set({ request: id }, { replace: Boolean(state.get().request) }));
   const one = detail(context, () => state.set({ request: null }));
   const nothing = el("div", { class: "none" });
   holder.element.querySelector(".actions").append(more);
-  holder.element.insertBefore(chosen.element, holder.body);
+  holder.element.querySelector("header").after(chosen.element);
   holder.body.append(rows.element, nothing, older);
   root.append(heading, holder.element, one.panel.element);
 
@@ -58,6 +58,7 @@ export function mount(root, context) {
     const come = view.waiting.filter((request) => accepts(request, now));
     say(more, come.length ? `${come.length === WAITING ? `over ${count(WAITING)}` : count(come.length)} new` : "up to date");
     more.disabled = !come.length;
+    more.hidden = now.to !== "now";
   };
   more.addEventListener("click", () => {
     view.shown = merged(view.waiting.filter((request) => accepts(request, state.get())), view.shown);
@@ -94,6 +95,7 @@ export function mount(root, context) {
     fresh(state.get());
   });
   let last = null;
+  one.show(null, null, state.get());
   return {
     update: (now, { quiet } = {}) => {
       chosen.update(now, context.about());
@@ -163,12 +165,18 @@ function line(request, zone) {
   const reason = mainReason(request);
   const cell = (key, shown, given = {}) => el("td", { dataset: { key }, ...given }, shown);
   return el("tr", { class: "pick", tabindex: "0", dataset: { id: request.id } },
-    cell("time", el("time", { datetime: new Date(request.at * 1000).toISOString(), title: exact(request.at, zone) }, exact(request.at, zone).slice(11, 19))),
+    cell("time", el("time", { datetime: new Date(request.at * 1000).toISOString(), title: exact(request.at, zone) }, stamp(request.at, zone))),
     cell("outcome", outcome(request)), cell("tenant", request.tenant, { title: `${request.key ?? UNKNOWN} · ${request.model} · ${request.api}` }),
     cell("prompt", mini(request)), cell("tokens", si(request.prompt), { class: "num", title: count(request.prompt) }),
     cell("read", request.prompt ? `${((100 * request.read) / request.prompt).toFixed(1)}\u202f%` : UNKNOWN, { class: "num", title: `${count(request.read)} of ${count(request.prompt)} tokens` }),
     cell("missed-most-by", reason ? [swatch(kind(reason)), spoken(reason)] : request.prompt === null ? UNKNOWN : "nothing", { title: reason ? told(reason) : null }),
     cell("first-token", seconds(request.first_token_s), { class: "num" }));
+}
+
+/** "14:05:09", with its day when that is not today. */
+function stamp(at, zone) {
+  const said = exact(at, zone);
+  return said.slice(0, 10) === exact(Date.now() / 1000, zone).slice(0, 10) ? said.slice(11, 19) : said.slice(5, 19);
 }
 
 function mini(request) {

@@ -60,11 +60,11 @@ function now() {
   const metric = "keepwarm_cache_tokens_held";
   const one = (label, kind, text, name = metric) => number({ label, kind, definition: { text, metric: name } });
   const shown = {
-    promised: one("Promised", "write", "Tokens kept until their deadline because a request asked for it."),
-    held: one("Held", "uncached", "Tokens that may be read until their deadline, and go first under pressure."),
+    promised: one("Promised", "write-2", "Tokens kept until their deadline because a request asked for it."),
+    held: one("Held", "held", "Tokens that may be read until their deadline, and go first under pressure."),
     free: one("Free", null, "Blocks of the pool that hold nothing.", "keepwarm_engine_blocks_free"),
     gone: one("Gone", null, "Blocks that expired, were evicted or purged since the engine started.", "keepwarm_cache_evicted_blocks_total"),
-    broken: one("Promises broken", "alarm", "Blocks that pressure took before their promised deadline, since the engine started.", "keepwarm_cache_promise_broken_total"),
+    broken: one("Promises broken", null, "Blocks that pressure took before their promised deadline, since the engine started.", "keepwarm_cache_promise_broken_total"),
   };
   const holder = panel({ title: "The cache as it is now; range and filters do not narrow it", span: 12 });
   holder.body.append(el("div", { class: "numbers" }, Object.values(shown).map(({ element }) => element)));
@@ -80,6 +80,7 @@ function now() {
       shown.free.update({ value: si(free), note: `of ${si(blocks)} blocks of ${size} tokens`, title: count(free) });
       shown.gone.update({ value: si(sum(answer.evictions)), note: "blocks since the start", title: count(sum(answer.evictions)) });
       const bad = answer.broken.reduce((total, one) => total + one.blocks, 0);
+      shown.broken.element.classList.toggle("is-alarm", bad > 0);
       shown.broken.update({ value: si(bad), note: "blocks since the start", title: count(bad) });
     },
   };
@@ -103,7 +104,7 @@ function byClass() {
       chart.update(answer.classes.map((one, place) => ({ one, place })).filter(({ one }) => one.promised.tokens + one.held.tokens > 0).map(({ one, place }) => ({
         label: one.class, title: one.ttl_s === null ? "a class that was configured once" : duration(one.ttl_s),
         value: `${si(one.promised.tokens)} promised · ${si(one.held.tokens)} held`,
-        parts: [{ kind: writeColour(place).slice(2), value: one.promised.tokens, label: "promised" }, { kind: "held", value: one.held.tokens, label: "held" }],
+        parts: [{ kind: writeColour(place).slice(2), value: one.promised.tokens, label: "promised" }, { kind: writeColour(place).replace("--write", "held"), value: one.held.tokens, label: "held" }],
       })));
     },
   };

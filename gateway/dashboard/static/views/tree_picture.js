@@ -2,13 +2,13 @@
  * The icicle on a canvas: drawing it, pointing at it, moving in it by the keyboard. What lies where is icicle.js's.
  */
 
-import { duration, seconds, tokens } from "../format.js";
+import { duration, seconds, si, tokens } from "../format.js";
 import { ink, onRepaint } from "../paint.js";
 import { el, fill } from "../ui.js";
 import { at, layout, shade, step } from "./icicle.js";
 
 const HEIGHT = 440;
-const ROW = { least: 12, most: 28 };
+const ROW = { least: 12, most: 40 };
 const TEXT = 44; // pixels from which a bar is labelled
 const FONT = "12px system-ui, sans-serif";
 const MOVES = { ArrowDown: "down", ArrowUp: "up", ArrowLeft: "left", ArrowRight: "right", Home: "first", End: "last" };
@@ -142,7 +142,7 @@ function disc(pen, x, y) {
 function label(item, width) {
   const own = tokens(item.weight);
   if (!item.node) return width > 110 ? `${item.label} · ${own}` : item.label;
-  if (width < 110) return own.split("\u202f")[0];
+  if (width < 110) return si(item.weight);
   return `${item.node.class} · ${own}`;
 }
 
