@@ -24,7 +24,7 @@ from prefix_store.ledger import HOUR, MINUTE, LedgerStore, Place, Row, floor, me
 from prefix_store.store import StoreUnavailable
 
 FLUSH_S = 5.0
-PORTION = 32  # rows handed over in one call
+PORTION = 8  # rows handed over in one call
 MOST_ROWS = 20_000  # not yet handed over; above, minutes are folded into their hours, and then the oldest go
 PATIENCE_S = 2.0  # for the engine's snapshot
 TOKEN_BYTES = 4

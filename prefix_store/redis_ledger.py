@@ -8,9 +8,10 @@ holds up nobody; while the server does not answer, nothing is added and nothing 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -22,8 +23,9 @@ from prefix_store.ledger import RETENTION_S, STEPS, Cell, Place, Question, Row, 
 from prefix_store.redis_link import RedisLink
 from prefix_store.redis_settings import RedisSettings
 
-STRETCHES = 256  # whose places are listed in one call
-ROWS = 64  # added up in one call
+STRETCHES = 32  # whose places are listed in one call
+ROWS = 32  # added up in one call
+PATIENCE_S = 1.0  # at least, for a call: no request waits for one, and what is given up is not counted
 SHORTEST_LIFE_S = 60.0  # of a row that comes when its time is over
 
 Stretch = tuple[int, int]  # step and start
@@ -58,17 +60,21 @@ class RedisLedger:
     ) -> RedisLedger:
         """Read the scripts; the server need not be there."""
         scripts = await asyncio.to_thread(_read_scripts)
-        return cls(settings, RedisLink(settings, breaker or Breaker()), scripts, retention_s, clock)
+        patient = dataclasses.replace(settings, timeout_s=max(settings.timeout_s, PATIENCE_S))
+        return cls(settings, RedisLink(patient, breaker or Breaker()), scripts, retention_s, clock)
 
     async def add(self, rows: Sequence[Row]) -> None:
         """Add counts to their minutes and to every longer stretch around them, all or none."""
         keys: list[str] = []
         arguments: list[Any] = []
-        for (step, start), place, counts in _stretched(rows):
-            life_s = max(start + step + keep_s(step, self.retention_s) - self._clock(), SHORTEST_LIFE_S)
-            keys += self._listing((step, start)), self._row((step, start), place)
-            arguments += _spelt(place), round(life_s * 1000), len(counts)
-            for name, by in counts.items():
+        for row in rows:
+            arguments += len(STEPS), _spelt(row.place), len(row.counts)
+            for step in STEPS:
+                start = floor(row.start, step)
+                life_s = max(start + step + keep_s(step, self.retention_s) - self._clock(), SHORTEST_LIFE_S)
+                keys += self._listing((step, start)), self._row((step, start), row.place)
+                arguments.append(round(life_s * 1000))
+            for name, by in row.counts.items():
                 arguments += name, by
         if keys:
             await self._link.write(lambda: self._scripts["ledger_add"](keys=keys, args=arguments))
@@ -116,15 +122,6 @@ class RedisLedger:
 
     def _row(self, stretch: Stretch, place: Place) -> str:
         return self._key_of("ledger", *map(str, stretch), *place)
-
-
-def _stretched(rows: Sequence[Row]) -> Iterator[tuple[Stretch, Place, dict[str, int]]]:
-    """Go over what is added to each stretch and place, all steps of them."""
-    added: dict[tuple[Stretch, Place], dict[str, int]] = {}
-    for row in rows:
-        for step in STEPS:
-            merge(added.setdefault(((step, floor(row.start, step)), row.place), {}), row.counts)
-    return ((stretch, place, counts) for (stretch, place), counts in added.items())
 
 
 def _spelt(place: Place) -> str:

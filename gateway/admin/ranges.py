@@ -57,7 +57,7 @@ RANGE: Final = ("from", "to")
 def check_fields(query: Mapping[str, str], known: Iterable[str]) -> None:
     """Refuse fields that this address does not have, and one that is given twice. Raises AdminRefused."""
     names, seen = tuple(known), set[str]()
-    for name, _ in query.items():  # a repeated field is there twice
+    for name in (pair[0] for pair in query.items()):  # in which a repeated field is there twice
         if name not in names:
             guess = nearest(name, names)
             hint = f"; did you mean {guess!r}?" if guess else ""

@@ -48,8 +48,8 @@ def test_totals_are_the_sums_of_the_answers(start_server: StartServer, tmp_path:
             told["messages.write"] += cost.cache_creation.ephemeral_1h_input_tokens if cost.cache_creation else 0
             told["messages.uncached"] += cost.input_tokens
             told["messages.output"] += cost.output_tokens
-    answer = usage(server, "group_by=api&bucket=none")
-    by = {group["by"]["api"]: group["total"] for group in answer["groups"]}
+    shown = usage(server, "group_by=api&bucket=none")
+    by = {group["by"]["api"]: group["total"] for group in shown["groups"]}
     chat, messages = by["chat"], by["messages"]
     assert told["chat.read"] > 0 and told["messages.read"] > 0 and told["messages.write"] > 0
     assert (chat["prompt_tokens"], chat["read_tokens"], chat["output_tokens"]) == (
@@ -62,7 +62,7 @@ def test_totals_are_the_sums_of_the_answers(start_server: StartServer, tmp_path:
         {"1h": told["messages.write"]},
         told["messages.uncached"],
     )
-    total = answer["total"]
+    total = shown["total"]
     assert (total["requests"], total["outcomes"]["finished"], messages["output_tokens"]) == (
         5,
         5,

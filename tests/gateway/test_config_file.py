@@ -17,6 +17,7 @@ from gateway.errors import ConfigError
 EXAMPLE = Path(__file__).parents[2] / "keepwarm.example.toml"
 DIGEST = "ab" * 32
 POLICY = "[[policies]]\nname = 'a'\nmodel = 'm'\n"
+RATES = "[[rates]]\nmodel = 'm'\ncurrency = 'USD'\nread_multiplier = 0.1\n"
 WHOLE = f"""
 [server]
 port = 9000
@@ -34,6 +35,13 @@ lunch = "90m"
 name = "a"
 tenant = "team-a"
 default_ttl = "lunch"
+
+[[rates]]
+model = "m"
+currency = "USD"
+input = 3
+read_multiplier = 0.1
+write_multipliers = {{ "60m" = 2.0, lunch = 2.5 }}
 
 [redis]
 url = "redis://someone@shared:6380/2"
@@ -63,6 +71,9 @@ def test_every_table_is_read(write: Write) -> None:
     assert file.classes.lengths_s["lunch"] == 5400.0
     (policy,) = file.policies
     assert (policy.name, policy.tenant, policy.default_ttl) == ("a", "team-a", "90m")
+    (rates,) = file.rates
+    assert (rates.model, rates.input, rates.output) == ("m", 3.0, 0.0)
+    assert rates.write_multipliers == {"1h": 2.0, "lunch": 2.5}
     assert file.redis == {"url": "redis://someone@shared:6380/2", "timeout": "0.2"}
 
 
@@ -104,6 +115,15 @@ def test_every_setting_with_a_flag_can_stand_in_the_file() -> None:
         ("[sever]\nport = 1", "sever: is not known; did you mean 'server'?"),
         ("[server]\nprot = 1", "[server] prot: is not known; did you mean 'port' in [server]?"),
         ("max_body = 1", "max_body: is not known; did you mean 'max_body' in [server]?"),
+        (RATES + "input = -1", "[[rates]] entry 1 input: expected a number from 0, not -1"),
+        (RATES + "input = inf", "[[rates]] entry 1 input: expected a number from 0, not inf"),
+        (RATES + "inputs = 1", "[[rates]] entry 1 inputs: is not known; did you mean 'input' in [[rates]]?"),
+        (RATES, "[[rates]] entry 1: Object missing required field `input`"),
+        (
+            RATES + "input = 1\nwrite_multipliers = {soon = 1}",
+            "[[rates]] entry 1 write_multipliers: a class is meant: expected a duration",
+        ),
+        (f"{RATES}input = 1\n{RATES}input = 2", "[[rates]] entry 2 model: 'm' has rates before"),
         ("[redis]\ntimeuot = 1", "[redis] timeuot: is not known; did you mean 'timeout' in [redis]?"),
         ("[server]\nxyzzy = 1", "[server] xyzzy: is not known; known are host, port"),
         ("[server]\nconfig = 'x'", "[server] config: is not known"),

@@ -15,7 +15,7 @@ from gateway.ledger import PORTION, Ledger
 from gateway.record import Record
 from gateway.usage import Written
 from prefix_store.classes import CLASSES, RetentionClasses
-from prefix_store.ledger import DAY, HOUR, MINUTE, RETENTION_S, Place, Question, Row, Span, Sums, floor, slot
+from prefix_store.ledger import DAY, HOUR, MINUTE, RETENTION_S, Place, Question, Row, Span, Sums, floor, merge, slot
 from prefix_store.policy import Policy, PolicySet, default_policy
 from prefix_store.sqlite_ledger import SqliteLedger
 from prefix_store.store import StoreUnavailable
@@ -84,7 +84,7 @@ class Shelf:
         """What was kept, added up."""
         found: dict[tuple[int, Place], dict[str, int]] = {}
         for row in self.rows:
-            gateway.ledger.merge(found.setdefault((row.start, row.place), {}), row.counts)
+            merge(found.setdefault((row.start, row.place), {}), row.counts)
         return found
 
 

@@ -33,6 +33,7 @@ COMMANDS = (
     ["purge", "--all"],
     ["entries"],
     ["stats"],
+    ["usage"],
 )
 CHANGED = Changed(
     seq=1,
