@@ -28,21 +28,21 @@ class Seeded:
 
 
 @pytest.fixture(scope="session")
-def quiet(start_server: StartServer) -> Server:  # noqa: F811 - the fixture that is imported
+def quiet(start_server: StartServer) -> Server:
     """A gateway that has had no request."""
     return start_server(*OPEN)
 
 
 @pytest.fixture(scope="session")
-def seeded(start_server: StartServer) -> Seeded:  # noqa: F811
+def seeded(start_server: StartServer) -> Seeded:
     """A gateway that has had a dozen requests, and gets no more."""
     server = start_server(*OPEN)
     return Seeded(server, seed(server))
 
 
-@pytest.fixture
-def changing(start_server: StartServer) -> Seeded:  # noqa: F811
-    """A gateway with traffic that a test may change as it likes."""
+@pytest.fixture(scope="session")
+def changing(start_server: StartServer) -> Seeded:
+    """A gateway with traffic, which tests change; what they compare, they look at first."""
     server = start_server(*OPEN)
     return Seeded(server, seed(server))
 
