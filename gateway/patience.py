@@ -13,6 +13,7 @@ from engine.errors import EngineUnavailable
 
 LOOK_S = 10.0  # for what only looks
 CHANGE_S = 20.0  # for what changes something; below what the commands wait for an answer
+ASK_AGAIN = "Ask again."
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ class NoAnswer(EngineUnavailable):
     """The engine is there and has not answered in time; what it was asked for may still be done."""
 
 
-async def in_time(answer: Awaitable[T], limit_s: float, *, otherwise: str = "Ask again.") -> T:
+async def in_time(answer: Awaitable[T], limit_s: float, *, otherwise: str = ASK_AGAIN) -> T:
     """Wait for the engine's answer. Raises NoAnswer when none came in time, with `otherwise` at its end."""
     try:
         async with asyncio.timeout(limit_s):

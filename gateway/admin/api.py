@@ -27,11 +27,12 @@ from gateway.api import openai_chat
 from gateway.errors import BadRequest, UnknownModel
 from gateway.keyring import EVERYBODY
 from gateway.keys import BACKEND, KEYRING, POLICIES, RECALL, RENDERER, TALLY, TIMELINE
-from gateway.patience import NoAnswer, in_time
+from gateway.patience import ASK_AGAIN, NoAnswer, in_time
 from prefix_store.policy import Policy, PolicySet, parse_policy
 from prefix_store.store import Entry, Json, StoreUnavailable, UnknownPolicy
 
 DEFAULT_TENANT = "default"
+MAY_BE_DONE = "It may still be purged."
 
 log = structlog.get_logger("gateway.admin")
 
@@ -108,8 +109,9 @@ async def purge(request: web.Request) -> web.Response:
     policies, by = request.app[POLICIES], operator_of(request)
     wanted = shapes.purge_body(await request.read(), policies.classes)
     asked = request.app[BACKEND].purge(**await _filter(request, wanted))
+    limit_s, otherwise = (patience.LOOK_S, ASK_AGAIN) if wanted.dry_run else (patience.CHANGE_S, MAY_BE_DONE)
     try:
-        change = await in_time(asked, patience.LOOK_S if wanted.dry_run else patience.CHANGE_S)
+        change = await in_time(asked, limit_s, otherwise=otherwise)
     except NoAnswer:
         if not wanted.dry_run:
             await _audited(request, wanted, {"confirmed": False}, by)

@@ -83,7 +83,7 @@ def test_the_tree_is_what_a_slow_walk_says(bench: Bench, seed: int) -> None:
     told = {view.id: view for view in shown.nodes}
     for node in nodes:
         view, parent = told[node.last_hash.hex()], node.parent
-        assert parent is not None
+        assert parent is not None and node.retention is not None
         assert view.parent == (None if parent.retention is None else parent.last_hash.hex())
         assert view.start == sum(len(above.payload) for above in lifetimes.path_up(parent)) * B
         assert view.tokens == len(node.payload) * B
@@ -140,7 +140,8 @@ def test_a_large_tree_is_looked_at_in_slices_between_steps(bench: Bench) -> None
     running = bench.submit([1] * B, max_tokens=40, tenant="a")
     bench.step()
     bench.core.handle(AskTree(seq=1))
-    nodes, looks, answers = bench.core.cache.stats().nodes, 0, []
+    nodes, looks = bench.core.cache.stats().nodes, 0
+    answers: list[Tree | RetentionView] = []
     while not answers:
         answers = bench.core.look()
         looks += 1

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import structlog
+from msgspec import structs
 from typer.testing import CliRunner
 
-from engine.messages import Changed, Entries, EntryView, Tally
+from engine.messages import Changed, Entries, EntryView, Histo, Tally
 from gateway.cli import app
 from gateway.keys import POLICIES
 from prefix_store.store import Entry, StoreUnavailable
@@ -230,10 +231,15 @@ async def test_no_entries_is_an_empty_table(gateway: Gateway) -> None:
 
 
 async def test_stats_are_a_table(gateway: Gateway) -> None:
-    """Numbers of the engine, policies and the state of the store, one a line."""
+    """Numbers of the engine, policies and the state of the store, one a line; a histogram is its mean."""
+    assert gateway.backend.reading is not None
+    lifetime = Histo(counts=(0, 3) + (0,) * 15, sum=5.4)
+    gateway.backend.reading = structs.replace(gateway.backend.reading, lifetime=lifetime)
     shown = await run(gateway, "stats")
     lines = [line.replace("│", " ").split() for line in shown.out.splitlines()]
-    assert [line for line in (["steps_total", "3"], ["policies", "1"], ["state", "ok"]) if line not in lines] == []
+    for line in (["steps_total", "3"], ["reuse_gap", "none"], ["policies", "1"], ["state", "ok"]):
+        assert line in lines
+    assert ["lifetime", "3", "blocks,", "2s", "on", "average"] in lines
     assert (await run(gateway, "stats", "--json")).json["engine"]["blocks_free"] == 7
 
 
