@@ -1,8 +1,8 @@
-"""How fast `keepwarm advise` replays a million requests, and in how much memory: `python -m benchmarks.advise [REQUESTS]`.
+"""How fast `keepwarm advise` replays a million requests, and in how much memory.
 
 The trace is made up: eight applications with prompts of their own, conversations that grow turn by turn, and gaps of
 seconds to hours; 512 tokens a block, as in the public traces. The command runs in a process of its own and reads the
-trace from a file. The last line is one JSON object.
+trace from a file. Run: `python -m benchmarks.advise [REQUESTS]`; the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -60,12 +60,14 @@ def main() -> None:
         began = time.perf_counter()
         said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak = used.ru_maxrss * 1024
     told = json.loads(said)
     result = {
         "requests": requests,
         "blocks": blocks,
         "seconds": round(seconds, 2),
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 2),
         "peak_rss_mb": round(peak / 1e6),
         "rate": told["sample"]["rate"],
         "within": seconds <= LIMIT_S and peak <= LIMIT_BYTES,

@@ -1,4 +1,4 @@
-"""The command line: `keepwarm serve`, `demo`, `doctor`, `config check`, `version`.
+"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `config check`, `version`.
 
 Every option comes from the table in `gateway.config`. Rule: what a person can put right is said in one line on stderr
 with exit code 2; a traceback means a bug of ours.

@@ -20,8 +20,9 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from prefix_store.chain import HASH_BYTES
 from prefix_store.recency import Recency
@@ -31,6 +32,7 @@ WHOLE = 1 << HASH_BITS
 PARTS = 16  # of the sampled hash space, by the hash's last bits
 SPREAD = 2.131  # Student's t with PARTS − 1 degrees of freedom, 95 % two-sided
 MOST = 1 << 18  # blocks known at a time
+MANY = 1 << 19  # sampled uses after which an eighth of `most` will do: little is counted exactly, much quickly
 ENDLESS = math.inf
 
 
@@ -40,8 +42,7 @@ def sift(packed: bytes, limit: int) -> array[int]:
     return numbers if limit >= WHOLE else array("Q", [number for number in numbers if number < limit])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt. `blocks` are 64-bit hashes of its blocks, root first; those that are not sampled may be left out."""
 
     at: int  # milliseconds
@@ -100,6 +101,8 @@ class Reuse:
         self._ttls, self._capacities = sorted(set(ttls)), sorted(set(capacities))
         self._capacity, self._most = capacity, most
         self._never, self._far = len(self._ttls) + 1, len(self._capacities) + 1
+        self._ranked = bool(self._capacities) or capacity < ENDLESS  # else no distance is asked for
+        self._uses = 0  # sampled
         self._level = 0  # a hash is sampled when it begins with so many zero bits
         self._known: dict[int, _Known] = {}
         self._recency = Recency(4 * most + 4)
@@ -146,6 +149,9 @@ class Reuse:
             blocks = [block for block in blocks if block < limit]
         if not blocks:
             return
+        if self._uses < MANY <= self._uses + len(blocks):
+            self._most = max(1, self._most // 8)
+        self._uses += len(blocks)
         for block in blocks:
             self._count(block, use)
         if self._recency.left < len(blocks):
@@ -166,7 +172,7 @@ class Reuse:
             return
         gap = use.at - known.at
         bucket = bisect_right(self._ttls, gap)
-        distance = self._recency.above(known.slot) << self._level
+        distance = self._recency.above(known.slot) << self._level if self._ranked else 0
         in_room = distance < self._capacity
         cells.gaps[(bucket if in_room else self._never) * PARTS + part] += weight
         far = bisect_right(self._capacities, distance) if gap < use.ttl else self._far

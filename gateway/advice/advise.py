@@ -29,6 +29,7 @@ ENOUGH = 0.8  # of the gain that can be had
 WORTH = 0.01  # of the prompts' tokens: a smaller gain is not worth a change
 TRIFLE = 0.005  # of the prompts' tokens: a smaller loss is not felt
 MS = 1000.0
+MINUTE_S = 60
 GB_HOUR = 1e9 * 3600 * MS  # bytes × milliseconds
 
 Kind = Literal["ttl", "capacity", "order"]
@@ -301,13 +302,13 @@ def band(read: Estimate, tokens: int) -> dict[str, float | None]:
 
 def span(seconds: float) -> str:
     """Spell how long the traffic took, to the minute where it took one."""
-    return (
-        format_duration(round(seconds / 60) * 60 if seconds >= 60 else round(seconds, 1)) if seconds else "an instant"
-    )
+    if not seconds:
+        return "an instant"
+    return format_duration(round(seconds / MINUTE_S) * MINUTE_S if seconds >= MINUTE_S else round(seconds, 1))
 
 
 def label(seconds: float) -> str:
     """Spell a length of time as policies do; one that never ends is `endless`, none at all `none`."""
     if seconds == ENDLESS:
         return "endless"
-    return CLASSES.label(round(seconds)) if seconds >= 1 else "none" if not seconds else format_duration(seconds)
+    return CLASSES.label(seconds) if seconds else "none"

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import typer
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
@@ -31,7 +32,7 @@ from prefix_store.reuse import Use
 
 Json = dict[str, Any]
 
-HELD = 1 << 20  # sampled blocks of a trace that are held for the trial of the orders
+HELD = 1 << 20  # sampled blocks of a trace that are held for the trial of the orders; above it they are thinned
 PAGE_WIDTH = 160
 
 
@@ -66,15 +67,20 @@ def traced(path: Path, wanted: Wanted) -> Json:
         for use in read_trace(path, ttl=lambda _group, _class: ttl_s * MS, limit=lambda: reuse.limit, advance=advance):
             reuse.observe(use)
             grain.add(use.block_tokens)
-            if wanted.blocks is not None and held < HELD:
+            if wanted.blocks is not None and use.blocks:
                 sample.append(use)
                 held += len(use.blocks)
+                if held > HELD:
+                    sample = _thinner(sample, reuse.limit)
+                    held = sum(len(one.blocks) for one in sample)
     if len(grain) > 1:
         raise Unreadable(f"{path}: blocks of different lengths ({', '.join(map(str, sorted(grain)))} tokens)")
     pool = Pool(blocks=wanted.blocks, block_tokens=max(grain, default=16), bytes_per_token=wanted.bytes_per_token)
     trial = None
-    if wanted.blocks is not None and held < HELD:
-        trial = _tried(pool, sample, reuse.limit, reuse.rate)
+    if wanted.blocks is not None:
+        trial = Trial(pool, reuse.rate)
+        for use in _thinner(sample, reuse.limit):
+            trial.feed(use)
     told = Adviser(reuse, lambda _: ttl_s, pool, Unpriced(), trial).told(wanted.tenant, wanted.model)
     told["alerts"] = []
     if wanted.check:
@@ -82,22 +88,10 @@ def traced(path: Path, wanted: Wanted) -> Json:
     return told
 
 
-def _tried(pool: Pool, sample: list[Use], limit: int, rate: float) -> Trial:
-    trial = Trial(pool, rate)
-    for use in sample:
-        trial.feed(
-            Use(
-                at=use.at,
-                group=use.group,
-                ttl=use.ttl,
-                tokens=use.tokens,
-                covered=use.covered,
-                blocks=[block for block in use.blocks if block < limit],
-                block_tokens=use.block_tokens,
-                short=use.short,
-            )
-        )
-    return trial
+def _thinner(uses: list[Use], limit: int) -> list[Use]:
+    """Leave out blocks that are no longer sampled, and prompts that have none left."""
+    kept = (replace(use, blocks=[block for block in use.blocks if block < limit]) for use in uses)
+    return [use for use in kept if use.blocks]
 
 
 def _checked(path: Path, advice: Json, wanted: Wanted, ttl_s: float) -> Json:
