@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Request, Route
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, Route
 
 from tests.dashboard.real.traffic import TENANTS, Sums, seed
 from tests.e2e.conftest import Server, StartServer, start_server, tiny_model
@@ -57,6 +57,10 @@ async def visit(browser: Browser) -> AsyncIterator[Visit]:
     contexts: list[Any] = []
     problems: list[str] = []
 
+    def heard(said: ConsoleMessage) -> None:
+        if "Content Security Policy" in said.text:
+            problems.append(said.text)
+
     async def opened(server: Server, at: str = "#/overview", **context: Any) -> Page:
         async def only_home(route: Route, asked: Request) -> None:
             if asked.url.startswith(server.admin_url + "/"):
@@ -70,7 +74,7 @@ async def visit(browser: Browser) -> AsyncIterator[Visit]:
         page: Page = await contexts[-1].new_page()
         page.set_default_timeout(15_000)
         page.on("pageerror", lambda error: problems.append(f"threw {error}"))
-        page.on("console", lambda said: "Content Security Policy" in said.text and problems.append(said.text))
+        page.on("console", heard)
         await page.goto(f"{server.admin_url}/{at}")
         return page
 
