@@ -21,6 +21,7 @@ STREAM_S: Final = 3600.0  # after the last batch
 LOAD_S: Final = 1.0  # after which a gateway that says nothing counts no more
 PORTION: Final = 16  # batches in one answer
 PATIENCE_S: Final = 0.5  # at least, for a call: no request waits for one
+BACK_MS: Final = 1000
 FIELD: Final = b"b"
 
 
@@ -77,6 +78,8 @@ class RedisFeed:
 
     def _heard(self, time: tuple[int, int], answer: Any, loads: list[bytes] | None) -> Heard:
         now_ms = time[0] * 1000 + time[1] // 1000
+        if now_ms + BACK_MS < int(self._last.partition(b"-")[0]):
+            self._last = b"0-0"  # the server's clock was set back, so what comes now is numbered below what came
         entries = answer[0][1] if isinstance(answer, list) and answer else []
         if isinstance(answer, dict):
             entries = [entry for portions in answer.values() for portion in portions for entry in portion]

@@ -29,14 +29,12 @@ Tag = Annotated[bytes, Meta(max_length=TAG_BYTES)]
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, tag="k"):
-    """That a replica holds a prefix. `read` and `computed` are tokens, where somebody said."""
+    """That a replica holds a prefix, for so many seconds more."""
 
     replica: Tag
     model: Tag
     path: bytes
     left_s: float
-    read: int | None = None
-    computed: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a chain or a time."""
@@ -141,8 +139,6 @@ class Waiting:
     model: bytes
     path: bytes
     at: float
-    read: int | None = None
-    computed: int | None = None
 
     @property
     def size(self) -> int:
@@ -153,7 +149,7 @@ class Waiting:
         """Say it as others can read it now."""
         match self.key[0]:
             case "kept":
-                return Kept(self.replica, self.model, self.path, self.at - now, self.read, self.computed)
+                return Kept(self.replica, self.model, self.path, self.at - now)
             case "refuted":
                 return Refuted(self.replica, self.model, max(0.0, now - self.at))
             case _:
@@ -173,21 +169,12 @@ class Outbox:
         """Count what waits."""
         return len(self._waiting)
 
-    def kept(
-        self,
-        replica: bytes,
-        model: bytes,
-        path: bytes,
-        deadline: float,
-        *,
-        read: int | None = None,
-        computed: int | None = None,
-    ) -> None:
+    def kept(self, replica: bytes, model: bytes, path: bytes, deadline: float) -> None:
         """Say that a replica holds a prefix until `deadline`."""
         if path:
             path = path[:PATH_BYTES]
             key = ("kept", replica, model, path[-LINK_BYTES:])
-            self._put(Waiting(key, replica, model, path, deadline, read, computed))
+            self._put(Waiting(key, replica, model, path, deadline))
 
     def refuted(self, replica: bytes, model: bytes, used: float) -> None:
         """Say that what a replica used no later than `used` is not there any more."""

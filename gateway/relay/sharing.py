@@ -23,13 +23,28 @@ import structlog
 from gateway.relay.fleet import Fleet
 from gateway.routing.router import Choice, refuted
 from gateway.routing.wanted import Wanted
-from prefix_store.residency_feed import Batch, Feed, Heard, Kept, Load, Lost, News, Outbox, Refuted, batch_of, load_of, packed
+from prefix_store.residency_feed import (
+    BATCH_BYTES,
+    Batch,
+    Feed,
+    Heard,
+    Kept,
+    Load,
+    Lost,
+    News,
+    Outbox,
+    Refuted,
+    batch_of,
+    load_of,
+    packed,
+)
 from prefix_store.store import StoreUnavailable
 
 PERIOD_S: Final = 0.1
 LOAD_EVERY_S: Final = 0.2
 LOAD_AGAIN_S: Final = 0.4  # unchanged, so that it does not expire
 FORGOTTEN_S: Final = 1.0  # without a word from the others, their work is not counted
+RETURN_S: Final = 10.0
 CATCH_UP: Final = 64  # calls in one turn at most
 TAG: Final = 8
 
@@ -56,18 +71,18 @@ class Sharing:
         self._fleet, self._feed, self._secret, self._clock = fleet, feed, secret, clock
         self._gateway = gateway or secrets.token_bytes(TAG)
         self._tags: dict[str, bytes] = {}
-        self._returning: dict[bytes, int] = {}  # replicas whose loss was told and has not come round yet
+        self._returning: dict[
+            bytes, float
+        ] = {}  # replicas whose loss has not come round, and how long that is waited for
         self._load: Load | None = None  # as it was told last
         self._load_told_at = self._load_asked_at = self._others_at = float("-inf")
         fleet.follow(self)
-        for model in fleet.models:
-            fleet.router(model)
 
     # ---- what is learnt here ----
 
     def computed(self, model: str, choice: Choice, wanted: Wanted, now: float) -> None:
         """Hear that a prompt is computed; its answer goes on."""
-        self._keep(model, choice, wanted, now, None)
+        self._keep(model, choice, wanted, now)
 
     def learnt(self, model: str, choice: Choice, wanted: Wanted, now: float, *, read: int | None) -> None:
         """Hear what an answer said."""
@@ -75,19 +90,19 @@ class Sharing:
             return
         if refuted(choice, read) and choice.used is not None:
             self.outbox.refuted(self._place(choice.replica), self._tag("model", model), choice.used)
-        self._keep(model, choice, wanted, now, read)
+        self._keep(model, choice, wanted, now)
 
     def lost(self, replica: str) -> None:
         """Hear that a replica holds nothing any more."""
-        place = self._place(replica)
-        self.outbox.lost(place)
-        self._returning[place] = self._returning.get(place, 0)
+        if replica in self._fleet.replicas:
+            place = self._place(replica)
+            self.outbox.lost(place)
+            self._returning[place] = float("inf")
 
-    def _keep(self, model: str, choice: Choice, wanted: Wanted, now: float, read: int | None) -> None:
+    def _keep(self, model: str, choice: Choice, wanted: Wanted, now: float) -> None:
         if choice.replica in self._fleet.replicas:
-            computed = None if read is None else max(0, wanted.tokens - read)
-            place, deadline = self._place(choice.replica), now + wanted.ttl_s
-            self.outbox.kept(place, self._tag("model", model), wanted.path, deadline, read=read, computed=computed)
+            place = self._place(choice.replica)
+            self.outbox.kept(place, self._tag("model", model), wanted.path, now + wanted.ttl_s)
 
     # ---- one turn ----
 
@@ -95,7 +110,7 @@ class Sharing:
         """Tell what waits and take in what came. Never raises for a server that cannot be used."""
         try:
             for _ in range(CATCH_UP):
-                if not await self._call(self._clock()) and not self.outbox.bytes:
+                if not await self._call(self._clock()) and self.outbox.bytes <= BATCH_BYTES:
                     break
                 await asyncio.sleep(0)
         except StoreUnavailable as error:
@@ -117,7 +132,7 @@ class Sharing:
         heard = await self._feed.exchange(batch, None if load is None else packed(load), ask_loads=ask)
         for one in chosen:
             if one.key[0] == "lost":
-                self._returning[one.replica] = self._returning.get(one.replica, 0) + 1
+                self._returning[one.replica] = now + RETURN_S
         self.outbox.told(chosen)
         if load is not None:
             self._load, self._load_told_at = load, now
@@ -141,6 +156,9 @@ class Sharing:
     # ---- what others learnt ----
 
     def _take_in(self, heard: Heard, now: float) -> None:
+        if not heard.batches and heard.loads is None:
+            return
+        self._returning = {place: until for place, until in self._returning.items() if now < until}
         names: dict[bytes, list[str]] = {}
         for name in self._fleet.replicas:
             names.setdefault(self._place(name), []).append(name)
@@ -160,10 +178,8 @@ class Sharing:
     def _came_round(self, told: list[News]) -> None:
         """See one's own batch: from here on others speak of the replica as it was after its loss."""
         for news in told:
-            if isinstance(news, Lost) and news.replica in self._returning:
-                self._returning[news.replica] -= 1
-                if self._returning[news.replica] <= 0:
-                    del self._returning[news.replica]
+            if isinstance(news, Lost) and self._returning.get(news.replica, 0.0) < float("inf"):
+                self._returning.pop(news.replica, None)
 
     def _believe(self, news: News, names: list[str], models: dict[bytes, str], now: float, age_s: float) -> None:
         if not names:
