@@ -1,4 +1,4 @@
-"""What gateways tell each other of where prefixes live and how much work waits: the news, what waits to be told, the feed.
+"""What gateways tell each other of where prefixes live and how much work waits: news, what waits to be told, the feed.
 
 Owns the form of a batch and the bound on what waits. Knows no server and no clock. Rules:
 - a prefix is its packed links, hashes under a secret that the gateways share: nobody reads a prompt from them;
@@ -29,16 +29,17 @@ Tag = Annotated[bytes, Meta(max_length=TAG_BYTES)]
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True, tag="k"):
-    """That a replica holds a prefix, for so many seconds more."""
+    """That a replica holds a prefix, for so many seconds more; it was used so long ago."""
 
     replica: Tag
     model: Tag
     path: bytes
     left_s: float
+    ago_s: float
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a chain or a time."""
-        if len(self.path) > PATH_BYTES or len(self.path) % LINK_BYTES or not _sound(self.left_s):
+        if len(self.path) > PATH_BYTES or len(self.path) % LINK_BYTES or not _sound(self.left_s) or not _sound(self.ago_s):
             raise ValueError("not a prefix with a time")
 
 
@@ -85,7 +86,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What one call brought: batches with their ages in seconds, what every other gateway has sent, whether more waits."""
+    """What one call brought: batches with their ages in seconds, each other gateway's load, whether more waits."""
 
     batches: list[tuple[float, bytes]]
     loads: list[bytes] | None  # None: nobody asked
@@ -132,13 +133,14 @@ def load_of(data: bytes) -> Load | None:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One thing that waits to be told. `at` is a deadline or a last use, in the caller's monotonic seconds."""
+    """One thing that waits to be told. `at` is a deadline, `used` a last use, in the caller's monotonic seconds."""
 
     key: tuple[str, bytes, bytes, bytes]
     replica: bytes
     model: bytes
     path: bytes
     at: float
+    used: float = 0.0
 
     @property
     def size(self) -> int:
@@ -149,9 +151,9 @@ class Waiting:
         """Say it as others can read it now."""
         match self.key[0]:
             case "kept":
-                return Kept(self.replica, self.model, self.path, self.at - now)
+                return Kept(self.replica, self.model, self.path, self.at - now, max(0.0, now - self.used))
             case "refuted":
-                return Refuted(self.replica, self.model, max(0.0, now - self.at))
+                return Refuted(self.replica, self.model, max(0.0, now - self.used))
             case _:
                 return Lost(self.replica)
 
@@ -169,16 +171,16 @@ class Outbox:
         """Count what waits."""
         return len(self._waiting)
 
-    def kept(self, replica: bytes, model: bytes, path: bytes, deadline: float) -> None:
-        """Say that a replica holds a prefix until `deadline`."""
+    def kept(self, replica: bytes, model: bytes, path: bytes, deadline: float, used: float) -> None:
+        """Say that a replica holds a prefix until `deadline`, and used it at `used`."""
         if path:
             path = path[:PATH_BYTES]
             key = ("kept", replica, model, path[-LINK_BYTES:])
-            self._put(Waiting(key, replica, model, path, deadline))
+            self._put(Waiting(key, replica, model, path, deadline, used))
 
     def refuted(self, replica: bytes, model: bytes, used: float) -> None:
         """Say that what a replica used no later than `used` is not there any more."""
-        self._put(Waiting(("refuted", replica, model, b""), replica, model, b"", used))
+        self._put(Waiting(("refuted", replica, model, b""), replica, model, b"", 0.0, used))
 
     def lost(self, replica: bytes) -> None:
         """Say that a replica holds nothing any more. What waits of it is not worth telling."""

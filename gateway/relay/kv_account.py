@@ -18,11 +18,14 @@ class Account:
 
     def __init__(self, *, most_blocks: int = MOST_BLOCKS) -> None:
         """Start with nothing known: until `begun` it is not told apart from one that was listened to late."""
+        self._most = most_blocks
+        self._clear(whole=False)
+
+    def _clear(self, *, whole: bool) -> None:
         self._groups: dict[int, set[BlockHash]] = {}
         self._sizes: dict[int, int] = {}
-        self._most = most_blocks
         self._blocks = 0
-        self._whole = False
+        self._whole = whole
         self._overflowed = False
         self._peak = 0  # blocks
         self._peak_tokens = 0
@@ -30,8 +33,7 @@ class Account:
 
     def begun(self) -> None:
         """Hear that the replica holds nothing now: from here on every block is seen."""
-        self.__init__(most_blocks=self._most)  # type: ignore[misc]
-        self._whole = True
+        self._clear(whole=True)
 
     def missed(self) -> None:
         """Hear that something was not heard."""

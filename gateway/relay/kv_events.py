@@ -1,8 +1,8 @@
 """What vLLM publishes of its cache, followed: a ZeroMQ subscription to each upstream that names one, its gaps filled.
 
 Owns the sockets and each replica's account. Rules:
-- messages are numbered; one that is missing is asked for where the upstream plays them again, else the account says that
-  it missed something;
+- messages are numbered; one that is missing is asked for where the upstream plays them again, else the account
+  knows that it missed something;
 - a number that does not grow, or an old message that is another one now, is a restart: the replica holds nothing;
 - a replica that was cleared or restarted is forgotten at once, what it is seen to hold at most bounds what is believed;
 - nothing that comes can end the listening, hold the event loop or grow without bound.
@@ -59,17 +59,15 @@ class KvEvents:
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Listen while the block runs."""
-        if not any(one.upstream.kv_events for one in self._fleet.replicas.values()):
-            looking = asyncio.create_task(self._look(None))
-        else:
-            looking = asyncio.create_task(self._look(zmq.asyncio.Context()))
+        looking = asyncio.create_task(self._look())
         try:
             yield
         finally:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
 
-    async def _look(self, context: zmq.asyncio.Context | None) -> None:
+    async def _look(self) -> None:
+        context: zmq.asyncio.Context | None = None
         try:
             while True:
                 wanted = {

@@ -1,4 +1,4 @@
-"""This gateway's knowledge of replicas joined with that of the others: what it learns goes out, what they learn comes in.
+"""One gateway's knowledge of replicas joined with that of the others: told and heard.
 
 Owns what waits to be told and how it came out. Rules:
 - nothing on a request's path waits for it: learning is a note in memory, and one task talks to the others;
@@ -44,6 +44,7 @@ PERIOD_S: Final = 0.1
 LOAD_EVERY_S: Final = 0.2
 LOAD_AGAIN_S: Final = 0.4  # unchanged, so that it does not expire
 FORGOTTEN_S: Final = 1.0  # without a word from the others, their work is not counted
+JITTER_S: Final = 0.2  # by which two times that travelled may be apart although they were one
 RETURN_S: Final = 10.0
 CATCH_UP: Final = 64  # calls in one turn at most
 TAG: Final = 8
@@ -73,7 +74,7 @@ class Sharing:
         self._tags: dict[str, bytes] = {}
         self._returning: dict[
             bytes, float
-        ] = {}  # replicas whose loss has not come round, and how long that is waited for
+        ] = {}  # replicas whose loss has not come round; how long it is waited for
         self._load: Load | None = None  # as it was told last
         self._load_told_at = self._load_asked_at = self._others_at = float("-inf")
         fleet.follow(self)
@@ -102,7 +103,7 @@ class Sharing:
     def _keep(self, model: str, choice: Choice, wanted: Wanted, now: float) -> None:
         if choice.replica in self._fleet.replicas:
             place = self._place(choice.replica)
-            self.outbox.kept(place, self._tag("model", model), wanted.path, now + wanted.ttl_s)
+            self.outbox.kept(place, self._tag("model", model), wanted.path, now + wanted.ttl_s, now)
 
     # ---- one turn ----
 
@@ -189,12 +190,12 @@ class Sharing:
             match news:
                 case Lost():
                     self._fleet.lost(name, tell=False)
-                case Kept(model=tag, path=path) if tag in models and news.replica not in self._returning:
+                case Kept(model=tag, path=path, ago_s=ago_s) if tag in models and news.replica not in self._returning:
                     deadline = now + news.left_s - age_s
                     if deadline > now:
-                        self._fleet.router(models[tag]).residency.note(name, path, deadline, now - age_s)
+                        self._fleet.router(models[tag]).residency.note(name, path, deadline, now - age_s - ago_s)
                 case Refuted(model=tag, ago_s=ago_s) if tag in models and news.replica not in self._returning:
-                    self._fleet.router(models[tag]).residency.contradict(name, now - age_s - ago_s)
+                    self._fleet.router(models[tag]).residency.contradict(name, now - age_s - ago_s + JITTER_S)
                 case _:
                     pass
 
