@@ -39,7 +39,12 @@ class Kept(msgspec.Struct, frozen=True, array_like=True, tag="k"):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a chain or a time."""
-        if len(self.path) > PATH_BYTES or len(self.path) % LINK_BYTES or not _sound(self.left_s) or not _sound(self.ago_s):
+        if (
+            len(self.path) > PATH_BYTES
+            or len(self.path) % LINK_BYTES
+            or not _sound(self.left_s)
+            or not _sound(self.ago_s)
+        ):
             raise ValueError("not a prefix with a time")
 
 

@@ -72,9 +72,7 @@ class Sharing:
         self._fleet, self._feed, self._secret, self._clock = fleet, feed, secret, clock
         self._gateway = gateway or secrets.token_bytes(TAG)
         self._tags: dict[str, bytes] = {}
-        self._returning: dict[
-            bytes, float
-        ] = {}  # replicas whose loss has not come round; how long it is waited for
+        self._returning: dict[bytes, float] = {}  # replicas whose loss has not come round; how long it is waited for
         self._load: Load | None = None  # as it was told last
         self._load_told_at = self._load_asked_at = self._others_at = float("-inf")
         fleet.follow(self)

@@ -262,8 +262,8 @@ async def test_listening_follows_the_upstreams_there_are(room: Room, publisher: 
 
 
 async def test_an_address_that_nobody_can_use_is_left_alone(tmp_path: Path) -> None:
-    """A port that cannot be one ends that listening with a line in the log, not the gateway."""
-    upstream = Upstream(name="v", base_url="http://v/v1", models=("m",), kv_events="tcp://127.0.0.1:99999")
+    """A path that is too long ends that listening with a line in the log, not the gateway."""
+    upstream = Upstream(name="v", base_url="http://v/v1", models=("m",), kv_events=f"ipc://{tmp_path}/{'x' * 200}")
     listening = KvEvents(Fleet([upstream], clock=lambda: 0.0))
     async with listening.following():
         await eventually(lambda: "v" in listening.ears and listening._tasks["v"].done())
@@ -327,6 +327,7 @@ def test_an_account_is_bounded() -> None:
     ("fields", "message"),
     [
         ({"kv_events": "http://v:1"}, "kv_events: is not a ZeroMQ address"),
+        ({"kv_events": "tcp://v:99999"}, "kv_events: is not a ZeroMQ address"),
         ({"kv_events": "tcp://v"}, "kv_events: is not a ZeroMQ address"),
         ({"kv_events": "tcp://v:1", "kv_events_replay": "v:2"}, "kv_events_replay: is not a ZeroMQ address"),
         ({"kv_events_replay": "tcp://v:2"}, "kv_events_replay: has no kv_events beside it"),
