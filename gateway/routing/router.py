@@ -4,7 +4,8 @@ Owns beliefs and loads of one model's replicas. Knows no network and no clock; c
 - the cost of a replica is what this request would compute there plus what already waits there, in tokens, for each unit
   of its weight; candidates are the replicas that hold some of the prompt and two drawn by chance, so a request that
   nobody knows goes to the less loaded of two (Mitzenmacher, The power of two choices, 2001);
-- equal costs go to the one that holds more, then by chance;
+- equal costs go to the one that holds more, then by chance; where others choose among the same replicas, the prompt
+  itself takes the place of chance, so that equal ones at one moment meet whoever chooses;
 - what is sent is believed to be resident at once, so equal cold prompts follow each other: work that is under way for
   this very prompt's beginning is not held against a replica. What the answer says was read corrects the belief.
 """

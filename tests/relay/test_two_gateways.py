@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -134,8 +135,7 @@ async def test_equal_new_prompts_through_both_gateways_are_computed_once(pair: P
     """Thirty prompts, each sent through both at once, are each seen by one replica."""
     for number in range(30):
         text = f"{number} is new"
-        await pair.ask(0, SYSTEM + text, text)
-        await pair.ask(1, SYSTEM + text, text)
+        await asyncio.gather(*(pair.ask(gateway, SYSTEM + text, text) for gateway in (0, 1)))
     assert sorted(text for fake in pair.fakes for text in set(fake.asked)) == sorted(f"{n} is new" for n in range(30))
 
 

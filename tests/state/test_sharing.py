@@ -290,7 +290,7 @@ async def test_another_secret_or_tenant_finds_nothing(join: Join) -> None:
 
 
 def test_what_waits_is_bounded_and_losses_are_kept() -> None:
-    """Of more than fits the oldest prefixes go first, counted; a loss stays, and a batch holds no more than its bound."""
+    """Of more than fits the oldest prefixes go first, counted; a loss stays, and a batch keeps within its bound."""
     box = Outbox(most_bytes=100_000)
     box.lost(b"gone")
     for number in range(200):
