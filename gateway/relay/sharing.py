@@ -210,8 +210,8 @@ class Sharing:
                 for name in names.get(place, []) if model in models else []:
                     work = sums[models[model]]
                     work[name] = work.get(name, 0.0) + tokens
-        for model, work in sums.items():
-            self._fleet.router(model).loads.others(work)
+        for name, summed in sums.items():
+            self._fleet.router(name).loads.others(summed)
         self._others_at = now
 
     def _forget_others(self, now: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -91,8 +91,3 @@ async def context() -> AsyncIterator[zmq.asyncio.Context]:
     made = zmq.asyncio.Context()
     yield made
     made.destroy(linger=0)
-
-
-def batches(*groups: Sequence[Any]) -> list[bytes]:
-    """Batches as payloads."""
-    return [payload(*group) for group in groups]

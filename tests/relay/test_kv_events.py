@@ -336,4 +336,4 @@ def test_an_account_is_bounded() -> None:
 def test_an_address_that_is_none_is_refused(fields: dict[str, str], message: str) -> None:
     """The error begins with the field."""
     with pytest.raises(ValueError, match=message):
-        Upstream(name="v", base_url="http://v/v1", models=("m",), **fields)
+        msgspec.convert({"name": "v", "base_url": "http://v/v1", "models": ["m"], **fields}, Upstream)
