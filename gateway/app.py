@@ -37,6 +37,7 @@ from gateway.keys import (
     RELAY,
     RENDERER,
     SETTINGS,
+    SHARING,
     TALLY,
     TIMELINE,
 )
@@ -145,6 +146,8 @@ def _furnish(app: web.Application, house: House) -> None:
     app[ADVICE] = house.office
     app[RENDERER] = house.renderer
     app[RELAY] = house.relay
+    if house.sharing is not None:
+        app[SHARING] = house.sharing
     app.on_response_prepare.append(write_request_id)
 
 
@@ -163,11 +166,16 @@ async def ready(request: web.Request) -> web.Response:
             "model": backend.model,
             "detail": backend.detail,
             "restarts": backend.restarts,
-            "state": request.app[POLICIES].state.degraded or "ok",
+            "state": _degraded(request.app) or "ok",
         },
         status=200 if is_ready else 503,
         headers={} if is_ready else {"Retry-After": "1"},
     )
+
+
+def _degraded(app: web.Application) -> str | None:
+    """Say why this gateway goes by what it knows alone, if it does."""
+    return app[POLICIES].state.degraded or (app[SHARING].degraded if SHARING in app else None)
 
 
 async def metrics_page(request: web.Request) -> web.Response:
@@ -177,6 +185,6 @@ async def metrics_page(request: web.Request) -> web.Response:
         stats = await asyncio.wait_for(backend.stats(), live.STATS_PATIENCE_S)
     except (EngineUnavailable, TimeoutError):
         stats = None
-    degraded = request.app[POLICIES].state.degraded
+    degraded = _degraded(request.app)
     page = request.app[METRICS].exposition(stats, backend.restarts, degraded=degraded, card=backend.card)
     return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

@@ -37,13 +37,16 @@ from gateway.recall import Recall
 from gateway.recent import Recent
 from gateway.record import Record, Witness
 from gateway.relay.fleet import Fleet
+from gateway.relay.kv_events import KvEvents
 from gateway.relay.relay import Relay
+from gateway.relay.sharing import Sharing
 from gateway.relay.upstream import Upstream
 from gateway.routing.router import Policy as Routing
 from gateway.tally import Tally
 from gateway.timeline import Timeline
 from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.ledger import LedgerStore
+from prefix_store.residency_feed import Feed
 from prefix_store.store import SharedState
 
 
@@ -76,6 +79,8 @@ class House:
     traffic: Traffic
     office: Office
     relay: Relay
+    sharing: Sharing | None
+    kv_events: KvEvents
 
 
 def build_house(
@@ -91,6 +96,7 @@ def build_house(
     secret: bytes | None = None,
     upstreams: Sequence[Upstream] = (),
     routing: Mapping[str, Routing] = MappingProxyType({}),
+    feed: Feed | None = None,
 ) -> House:
     """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
     policies = Policies(state, backend, classes=classes, now=time.time)
@@ -107,6 +113,7 @@ def build_house(
     recall = Recall(state, secret=secret)
     traffic, office = _advice(settings, backend, policies, secret, prices)
     diagnosis = Diagnosis(recall, rendering=renderer.identity)
+    fleet = Fleet(upstreams, clock=time.monotonic, policies=routing)
     recent, hub = Recent(most=settings.recent_requests), Hub(view)
     witnesses: list[Witness] = [metrics, tally, book, traffic, recent, hub]
     if traces is not None:
@@ -129,12 +136,9 @@ def build_house(
         traces=traces,
         traffic=traffic,
         office=office,
-        relay=Relay(
-            Fleet(upstreams, clock=time.monotonic, policies=routing),
-            secret=secret,
-            policies=policies,
-            witnesses=witnesses,
-        ),
+        relay=Relay(fleet, secret=secret, policies=policies, witnesses=witnesses),
+        sharing=None if feed is None else Sharing(fleet, feed, secret=secret),
+        kv_events=KvEvents(fleet),
     )
 
 
@@ -191,5 +195,7 @@ async def kept_up(house: House) -> AsyncIterator[None]:
         house.ledger.flushing(),
         house.recall.flushing(),
         house.traffic.flushing(),
+        house.kv_events.following(),
+        contextlib.nullcontext() if house.sharing is None else house.sharing.following(),
     ):
         yield

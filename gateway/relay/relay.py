@@ -118,7 +118,7 @@ class Relay:
             now = self._clock()
             if attempt is not None:
                 self._close(attempt, wanted, outcome, now)
-                self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0)
+                self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0, len(wanted.ends))
             first = attempt.first_token_at if attempt is not None else None
             first_token_s = None if first is None else first - began
             record = record_of(call, attempt, outcome, status, at=at, seconds=now - began, first_token_s=first_token_s)
@@ -161,7 +161,7 @@ class Relay:
                     raise last from None
                 raise
             tried.append(replica.name)
-            attempt = Attempt(call, replica, choice, self._answering(call.model))
+            attempt = Attempt(call, replica, choice, self._answering(call.model, wanted))
             try:
                 await self._try(attempt)
             except BaseException as error:
@@ -175,12 +175,13 @@ class Relay:
         assert last is not None, "there was an attempt"
         raise last
 
-    def _answering(self, model: str) -> Callable[[Choice], float]:
+    def _answering(self, model: str, wanted: Wanted) -> Callable[[Choice], float]:
         """Return what is told when a first token has come; it returns the time."""
 
         def told(choice: Choice) -> float:
-            self.fleet.router(model).answering(choice)
-            return self._clock()
+            now = self._clock()
+            self.fleet.computed(model, choice, wanted, now)
+            return now
 
         return told
 
@@ -238,8 +239,8 @@ class Relay:
     def _release(
         self, attempt: Attempt, wanted: Wanted, *, read: int | None, computed: bool, now: float | None = None
     ) -> None:
-        router = self.fleet.router(attempt.call.model)
-        router.over(attempt.choice, wanted, self._clock() if now is None else now, read=read, computed=computed)
+        now = self._clock() if now is None else now
+        self.fleet.over(attempt.call.model, attempt.choice, wanted, now, read=read, computed=computed)
         attempt.replica.open -= 1
         if attempt.response is not None:
             if attempt.response.content.at_eof():

@@ -4,7 +4,8 @@ Owns beliefs and loads of one model's replicas. Knows no network and no clock; c
 - the cost of a replica is what this request would compute there plus what already waits there, in tokens, for each unit
   of its weight; candidates are the replicas that hold some of the prompt and two drawn by chance, so a request that
   nobody knows goes to the less loaded of two (Mitzenmacher, The power of two choices, 2001);
-- equal costs go to the one that holds more, then by chance;
+- equal costs go to the one that holds more, then by chance; where others choose among the same replicas, the prompt
+  itself takes the place of chance, so that equal ones at one moment meet whoever chooses;
 - what is sent is believed to be resident at once, so equal cold prompts follow each other: work that is under way for
   this very prompt's beginning is not held against a replica. What the answer says was read corrects the belief.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from random import Random
 from typing import Literal
 
@@ -20,7 +22,7 @@ import xxhash
 
 from gateway.routing.loads import Loads
 from gateway.routing.wanted import Wanted
-from prefix_store.residency import NOTHING, Held, Residency
+from prefix_store.residency import LINK_BYTES, NOTHING, Held, Residency
 
 Policy = Literal["prefix", "least_load", "round_robin", "session"]
 Why = Literal["prefix", "load", "chance", "turn", "session"]
@@ -45,6 +47,11 @@ class Choice:
     ticket: int
 
 
+def refuted(choice: Choice, read: int | None) -> bool:
+    """Tell whether an answer that read so much contradicts what was believed when its request was sent."""
+    return read is not None and choice.used is not None and read + SLACK_TOKENS < WITHIN * choice.captured
+
+
 class Router:
     """Chooses among replicas, and learns from what they say."""
 
@@ -53,6 +60,7 @@ class Router:
         self.policy: Policy = policy
         self.residency = Residency()
         self.loads = Loads()
+        self.together = False  # whether others choose among the same replicas at the same time
         self._weights: dict[str, float] = {}
         self._chance = chance or Random()  # noqa: S311 - nothing here is a secret
         self._turn = 0
@@ -91,7 +99,7 @@ class Router:
 
     def learn(self, choice: Choice, wanted: Wanted, now: float, *, read: int | None) -> None:
         """Hear that a prompt is computed and how much of it was read; the answer goes on."""
-        if read is not None and choice.used is not None and read + SLACK_TOKENS < WITHIN * choice.captured:
+        if choice.used is not None and refuted(choice, read):
             self.residency.contradict(choice.replica, choice.used)
         self.residency.note(choice.replica, wanted.path, now + wanted.ttl_s, now)
 
@@ -116,7 +124,7 @@ class Router:
             case "session" if wanted.session:
                 return max(among, key=lambda name: self._rank(wanted.session, name)), "session"
             case _:
-                drawn = among if len(among) <= DRAWN else self._chance.sample(among, DRAWN)
+                drawn = self._drawn(wanted, among)
                 chosen = self._least(list(dict.fromkeys([*held, *drawn])), held, wanted)
                 if not held:
                     return chosen, "chance"
@@ -138,7 +146,22 @@ class Router:
                 best, least = [name], cost
             elif cost == least:
                 best.append(name)
-        return best[0] if len(best) == 1 else self._chance.choice(best)
+        if len(best) == 1:
+            return best[0]
+        if self.together and wanted is not None:
+            return max(best, key=lambda name: self._affinity(wanted, name))
+        return self._chance.choice(best)
+
+    def _drawn(self, wanted: Wanted, among: Sequence[str]) -> Sequence[str]:
+        """Draw two. Together with others the prompt itself draws, so that equal ones at one moment meet."""
+        if len(among) <= DRAWN:
+            return among
+        if self.together:
+            return nlargest(DRAWN, among, key=lambda name: self._affinity(wanted, name))
+        return self._chance.sample(among, DRAWN)
+
+    def _affinity(self, wanted: Wanted, name: str) -> int:
+        return xxhash.xxh3_64_intdigest(wanted.path[-LINK_BYTES:] + name.encode())
 
     def _rank(self, session: str, name: str) -> int:
         """Rank a replica for a session: the highest has it (Thaler and Ravishankar, rendezvous hashing, 1998)."""
