@@ -44,7 +44,7 @@ async def test_it_starts_reloads_and_drains(fakes: tuple[Fake, Fake], tmp_path: 
     environ = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     log = tmp_path / "server.log"
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environ, stdout=out, stderr=out)
+        process = await asyncio.to_thread(subprocess.Popen, command, env=environ, stdout=out, stderr=out)
     try:
         await asyncio.to_thread(until, lambda: b'"side": "admin"' in log.read_bytes() or process.poll() is not None)
         assert process.poll() is None, log.read_text()
@@ -61,6 +61,10 @@ async def test_it_starts_reloads_and_drains(fakes: tuple[Fake, Fake], tmp_path: 
             process.send_signal(signal.SIGHUP)
             await asyncio.to_thread(until, lambda: b'"event": "reloaded"' in log.read_bytes())
             assert await chat() == "b"
+            told = await asyncio.to_thread(CliRunner().invoke, app, ["upstreams", "--admin-url", admin_url])
+            assert [word in told.stdout for word in ("b", "vllm", "well", "m: prefix")] == [True] * 4
+            again = await asyncio.to_thread(CliRunner().invoke, app, ["reload", "--json", "--admin-url", admin_url])
+            assert (json.loads(again.stdout)["unchanged"], again.exit_code) == (["b"], 0)
             b.go_on.clear()
             async with session.post(f"{url}/v1/chat/completions", json={**body, "stream": True}) as stream:
                 process.send_signal(signal.SIGTERM)
