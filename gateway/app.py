@@ -1,19 +1,18 @@
 """The two applications: what clients reach and what operators reach, over one house.
 
-Owns their addresses, and start and stop of what the house has. Answers in flight get `GRACE_S` to end.
+Owns their addresses, and start and stop of what the house has. Answers in flight get `--drain` to end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 import structlog
 from aiohttp import web
 
 from engine.errors import EngineUnavailable
-from gateway.admin import about, api, events, live, requests
+from gateway.admin import about, api, events, live, requests, upstreams
 from gateway.admin.guard import guards, harden
 from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.relay_http import relayed
@@ -25,6 +24,7 @@ from gateway.house import House, kept_up
 from gateway.keys import (
     ADVICE,
     BACKEND,
+    DRAIN,
     EXCHANGES,
     KEYRING,
     LEDGER,
@@ -35,6 +35,7 @@ from gateway.keys import (
     RECALL,
     RECENT,
     RELAY,
+    RELOADS,
     RENDERER,
     SETTINGS,
     SHARING,
@@ -43,8 +44,6 @@ from gateway.keys import (
 )
 from gateway.middleware import account, envelop, identify, write_request_id
 from prefix_store.store import Json
-
-GRACE_S = 10.0  # for answers in flight when the gateway is told to stop
 
 log = structlog.get_logger("gateway")
 
@@ -63,11 +62,12 @@ def build_serving_app(house: House) -> web.Application:
         await house.ledger.store.close()
         if house.traces is not None:
             await asyncio.to_thread(house.traces.close)
-        house.renderer.close()
+        if house.renderer is not None:
+            house.renderer.close()
 
     async def wind_down(_: web.Application) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(house.exchanges.drained(), GRACE_S)
+        await house.drain.out(house.settings.drain)
+        await house.relay.stop()  # whoever is left is told so
         await house.backend.stop()
 
     origins = house.settings.cors_origins
@@ -124,7 +124,7 @@ def build_admin_app(house: House) -> web.Application:
     app.on_shutdown.append(end_streams)
     app.on_response_prepare.append(harden)
     app.router.add_get("/metrics", metrics_page)
-    for room in (api, requests, live, events, about, pages):
+    for room in (api, requests, live, events, about, upstreams, pages):
         room.add_routes(app)
     return app
 
@@ -132,7 +132,8 @@ def build_admin_app(house: House) -> web.Application:
 def _furnish(app: web.Application, house: House) -> None:
     app[SETTINGS] = house.settings
     app[BACKEND] = house.backend
-    app[EXCHANGES] = house.exchanges
+    if house.exchanges is not None:
+        app[EXCHANGES] = house.exchanges
     app[METRICS] = house.metrics
     app[POLICIES] = house.policies
     app[TALLY] = house.tally
@@ -144,7 +145,10 @@ def _furnish(app: web.Application, house: House) -> None:
     app[LEDGER] = house.ledger
     app[PRICES] = house.prices
     app[ADVICE] = house.office
-    app[RENDERER] = house.renderer
+    if house.renderer is not None:
+        app[RENDERER] = house.renderer
+    app[DRAIN] = house.drain
+    app[RELOADS] = house.reloads
     app[RELAY] = house.relay
     if house.sharing is not None:
         app[SHARING] = house.sharing
@@ -158,13 +162,15 @@ async def health(_: web.Request) -> web.Response:
 
 async def ready(request: web.Request) -> web.Response:
     """GET /ready: whether a request would be served now."""
-    backend = request.app[BACKEND]
-    is_ready = backend.card is not None
+    backend, draining = request.app[BACKEND], request.app[DRAIN].draining
+    well = [name for name, one in request.app[RELAY].fleet.replicas.items() if one.well]
+    is_ready = not draining and (backend.card is not None or bool(well))
     return web.json_response(
         {
             "ready": is_ready,
-            "model": backend.model,
-            "detail": backend.detail,
+            "model": backend.model or None,
+            "detail": "The gateway is stopping." if draining else backend.detail,
+            "upstreams": well,
             "restarts": backend.restarts,
             "state": _degraded(request.app) or "ok",
         },
@@ -186,5 +192,6 @@ async def metrics_page(request: web.Request) -> web.Response:
     except (EngineUnavailable, TimeoutError):
         stats = None
     degraded = _degraded(request.app)
-    page = request.app[METRICS].exposition(stats, backend.restarts, degraded=degraded, card=backend.card)
+    restarts = backend.restarts if EXCHANGES in request.app else None
+    page = request.app[METRICS].exposition(stats, restarts, degraded=degraded, card=backend.card)
     return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

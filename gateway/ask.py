@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
 from engine.messages import Sampling
 from gateway.retention import Wish
+
+if TYPE_CHECKING:
+    from gateway.record import Record
 
 Role = Literal["system", "user", "assistant", "tool"]
 Api = Literal["chat", "completions", "responses", "messages"]
@@ -74,6 +77,16 @@ class OutputForm:
     path: str = "response_format"
 
 
+class Route(Protocol):
+    """Who sent a request here, and hears what becomes of it."""
+
+    def begun(self) -> None:
+        """Hear that the first token has come."""
+
+    def told(self, record: Record) -> Record:
+        """Hear how the exchange ended; return its record, which says where it was routed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One request. `max_tokens` None means as many as fit, 0 that the prompt is only made warm.
@@ -109,6 +122,7 @@ class Ask:
     streamed: bool = field(default=False, compare=False)
     traceparent: str = field(default="", compare=False)  # W3C trace context, as the client sent it
     tracestate: str = field(default="", compare=False)
+    route: Route | None = field(default=None, compare=False)  # who hears what becomes of it, where routing chose
 
 
 def texts(

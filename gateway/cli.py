@@ -27,6 +27,7 @@ from gateway.errors import ConfigError
 from gateway.operator_cli import HERE, operators
 
 if TYPE_CHECKING:
+    from gateway.backends import Backend
     from gateway.prompt import Renderer
 
 app = typer.Typer(
@@ -60,6 +61,7 @@ def serve(
     port: Annotated[Given, _option("port")] = None,
     admin_host: Annotated[Given, _option("admin_host")] = None,
     admin_port: Annotated[Given, _option("admin_port")] = None,
+    engine: Annotated[Given, _option("engine")] = None,
     model: Annotated[Given, _option("model")] = None,
     ttl: Annotated[Given, _option("ttl")] = None,
     kv_bytes: Annotated[Given, _option("kv_bytes")] = None,
@@ -71,6 +73,7 @@ def serve(
     max_body: Annotated[Given, _option("max_body")] = None,
     text_memory: Annotated[Given, _option("text_memory")] = None,
     stream_ping: Annotated[Given, _option("stream_ping")] = None,
+    drain: Annotated[Given, _option("drain")] = None,
     cors_origins: Annotated[Given, _option("cors_origins")] = None,
     open_tenants: Annotated[Given, _option("open_tenants")] = None,
     tool_format: Annotated[Given, _option("tool_format")] = None,
@@ -84,9 +87,13 @@ def serve(
     config: Annotated[Given, _option("config")] = None,
     redis: Annotated[Given, _option("redis")] = None,
     ledger_retention: Annotated[Given, _option("ledger_retention")] = None,
+    *,
+    no_engine: Annotated[bool, typer.Option("--no-engine", help="The same as --engine off.")] = False,
 ) -> None:
-    """Serve a model. Set KEEPWARM_ADMIN_KEY to open the admin port beyond this machine."""
-    flags = dict(locals())
+    """Serve a model, upstreams, or both. Set KEEPWARM_ADMIN_KEY to open the admin port beyond this machine."""
+    flags: dict[str, Any] = dict(locals())
+    if flags.pop("no_engine"):
+        flags["engine"] = "off"
     try:
         _serve(read_configuration(flags, os.environ))
     except ConfigError as error:
@@ -186,48 +193,32 @@ def main() -> None:
 
 
 def _serve(configuration: Configuration) -> None:
-    from engine.config import EngineConfig  # noqa: PLC0415 - `--help` and wrong settings answer without these
-    from gateway import house, listeners  # noqa: PLC0415
-    from gateway.backends.bundled import Bundled  # noqa: PLC0415
+    from gateway import house, listeners  # noqa: PLC0415 - `--help` and wrong settings answer without these
     from gateway.config_file import redis_settings  # noqa: PLC0415
     from gateway.keyring import Keyring  # noqa: PLC0415
     from gateway.money import Prices  # noqa: PLC0415
-    from gateway.prompt import Renderer  # noqa: PLC0415
+    from gateway.relay.upstream import require_keys  # noqa: PLC0415
     from gateway.state import begin, open_feed, open_ledger, open_state  # noqa: PLC0415
 
     settings, file = configuration.settings, configuration.file
+    require_keys(file.upstreams, os.environ)
+    if not settings.engine and not file.upstreams:
+        raise ConfigError("--engine off: nothing would be served; name [[upstreams]] in the file of --config")
     _set_up_logs()
     with (
         listeners.bind(settings.host, settings.port, "--port") as serving,
         listeners.bind(settings.admin_host, settings.admin_port, "--admin-port") as admin,
     ):
-        name, folder = _find_model(settings)
-        config = EngineConfig(
-            model=name,
-            model_path=str(folder),
-            kv_bytes=settings.kv_bytes,
-            max_model_len=settings.max_model_len,
-            step_tokens=settings.step_tokens,
-            max_num_seqs=settings.max_num_seqs,
-            max_waiting=settings.max_waiting,
-            queue_timeout_s=settings.queue_timeout,
-        )
-        renderer = Renderer.load(
-            folder,
-            tool_format=settings.tool_format,
-            canonical=settings.canonical_json,
-            normalises=settings.normalise_telemetry,
-            text_bytes=settings.text_memory,
-        )
+        backend, renderer, block_tokens = _engine(settings)
 
         async def run() -> None:
             shared = redis_settings(configuration, os.environ)
             folder = state_dir(os.environ)
-            state = await open_state(folder, shared, block_tokens=config.block_tokens, classes=file.classes)
+            state = await open_state(folder, shared, block_tokens=block_tokens, classes=file.classes)
             await begin(state, ttl_s=settings.ttl, policies=file.policies, classes=file.classes)
             built = house.build_house(
                 settings,
-                Bundled(config),
+                backend,
                 renderer,
                 state,
                 ledger=await open_ledger(folder, shared, retention_s=settings.ledger_retention),
@@ -242,6 +233,38 @@ def _serve(configuration: Configuration) -> None:
             await listeners.serve(built, serving, admin)
 
         asyncio.run(run())
+
+
+def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
+    """Return who computes, who renders for it and the tokens of a block; without an engine nobody does."""
+    from engine.config import EngineConfig  # noqa: PLC0415 - only `serve` needs it
+
+    if not settings.engine:
+        from gateway.backends.absent import Absent  # noqa: PLC0415
+
+        return Absent(), None, EngineConfig(model="", model_path="").block_tokens
+    from gateway.backends.bundled import Bundled  # noqa: PLC0415
+    from gateway.prompt import Renderer  # noqa: PLC0415
+
+    name, folder = _find_model(settings)
+    config = EngineConfig(
+        model=name,
+        model_path=str(folder),
+        kv_bytes=settings.kv_bytes,
+        max_model_len=settings.max_model_len,
+        step_tokens=settings.step_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        max_waiting=settings.max_waiting,
+        queue_timeout_s=settings.queue_timeout,
+    )
+    renderer = Renderer.load(
+        folder,
+        tool_format=settings.tool_format,
+        canonical=settings.canonical_json,
+        normalises=settings.normalise_telemetry,
+        text_bytes=settings.text_memory,
+    )
+    return Bundled(config), renderer, config.block_tokens
 
 
 def _renderer(flags: dict[str, Any]) -> Renderer:

@@ -53,6 +53,9 @@ class Settings:
         "127.0.0.1", parse_word, "Address that serves operators; beyond loopback it needs KEEPWARM_ADMIN_KEY."
     )
     admin_port: int = _setting("8001", parse_port, "Port that serves operators (/metrics).")
+    engine: bool = _setting(
+        "on", parse_switch, "Whether a model is served here: on, or off for a gateway that only has upstreams."
+    )
     model: str = _setting("smollm2-135m", parse_word, "A known name, a local folder, a .gguf file or a hub id.")
     ttl: float | None = _setting(
         None, parse_duration, "How long an unmarked prefix stays warm after its last use; sets the policy default."
@@ -73,6 +76,11 @@ class Settings:
     )
     stream_ping: float = _setting(
         "10s", parse_interval, "A stream that is quiet for so long gets a comment line to keep it open; off for none."
+    )
+    drain: float = _setting(
+        "10s",
+        parse_interval,
+        "How long answers in flight get when the gateway is told to stop; off for no time.",
     )
     cors_origins: frozenset[str] = _setting(
         "", parse_origins, "Origins whose web pages may call the gateway, separated by commas; * for every one."

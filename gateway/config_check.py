@@ -1,14 +1,15 @@
 """`keepwarm config check`: what a configuration file comes to, for people and for programs.
 
 Reads through `gateway.config_file` alone, so that what passes here is what `keepwarm serve` takes.
-Rule: keys are shown by id and tenant; digests, passwords and the admin key are not shown at all.
+Rule: keys are shown by id and tenant, of an upstream's key whether its variable is set; digests, passwords and the
+admin key are not shown at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console
@@ -19,9 +20,12 @@ from gateway.config import SETTINGS, Origin, origins
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
 from gateway.money import Rates
+from gateway.relay.upstream import Upstream
 from prefix_store.policy import Policy
 from prefix_store.redis_settings import RedisSettings
 from prefix_store.retention import format_duration
+
+UPSTREAM_COLUMNS: Final = ("name", "kind", "base_url", "models", "apis", "weight", "key_env", "key")
 
 
 def check(file: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -31,10 +35,12 @@ def check(file: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
     if named is None:
         raise ConfigError("name a file to check, or set KEEPWARM_CONFIG")
     configuration = read_configuration(flags, environ)
-    return _described(named, configuration, origins(flags, environ, configuration.file.server))
+    return _described(named, configuration, environ, origins(flags, environ, configuration.file.server))
 
 
-def _described(name: str, configuration: Configuration, found: Mapping[str, Origin]) -> dict[str, Any]:
+def _described(
+    name: str, configuration: Configuration, environ: Mapping[str, str], found: Mapping[str, Origin]
+) -> dict[str, Any]:
     file = configuration.file
     return {
         "file": name,
@@ -48,7 +54,16 @@ def _described(name: str, configuration: Configuration, found: Mapping[str, Orig
         "policies": [msgspec.to_builtins(policy) for policy in file.policies],
         "rates": [msgspec.to_builtins(rates) for rates in file.rates],
         "redis": {part: text for part, text in file.redis.items() if part != "url"},
+        "upstreams": [_upstream(one, environ) for one in file.upstreams],
+        "routing": dict(file.routing),
     }
+
+
+def _upstream(upstream: Upstream, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Describe an upstream; of its key, whether the variable is set."""
+    told: dict[str, Any] = msgspec.to_builtins(upstream)
+    key = None if upstream.key_env is None else "set" if environ.get(upstream.key_env) else "not set"
+    return told | {"apis": list(upstream.endpoints), "salt": upstream.salted, "key": key}
 
 
 def _shown(setting: str, origin: Origin) -> str | None:
@@ -74,6 +89,11 @@ def show(checked: Mapping[str, Any], console: Console) -> None:
     if checked["rates"]:
         rates = [tuple(_cell(one[column]) for column in Rates.__struct_fields__) for one in checked["rates"]]
         console.print(_table("Rates, a million tokens", Rates.__struct_fields__, rates))
+    if checked["upstreams"]:
+        upstreams = [tuple(_cell(one[column]) for column in UPSTREAM_COLUMNS) for one in checked["upstreams"]]
+        console.print(_table("Upstreams", UPSTREAM_COLUMNS, upstreams))
+    if checked["routing"]:
+        console.print(_table("Routing", ("model", "policy"), list(checked["routing"].items())))
 
 
 def _cell(value: object) -> str:

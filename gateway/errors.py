@@ -12,7 +12,8 @@ GatewayError
     ├── UpstreamFailed  it failed: a status of 5xx, no connection, garbage, a stream that was cut
     ├── UpstreamSlow    it did not answer in time
     ├── NoUpstream      none that serves this is well now
-    └── NotSpoken       none that serves this model has this endpoint
+    ├── NotSpoken       none that serves this model has this endpoint
+    └── Stopping        this gateway is on its way out
 
 Knows no aiohttp and no wire format: it makes a `Problem`, each API module writes it in its own shape.
 Rule: an error that the table does not list is our bug, status 500, and its text stays in our log.
@@ -20,7 +21,7 @@ Rule: an error that the table does not list is our bug, status 500, and its text
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from engine.errors import EngineUnavailable, ModelRefused, Overloaded, PromptTooLong, QueueTimeout, RequestRefused
@@ -45,9 +46,10 @@ class BadRequest(GatewayError):
 class UnknownModel(BadRequest):
     """The model named is not served here."""
 
-    def __init__(self, model: str) -> None:
-        """Name the model that was asked for."""
-        super().__init__(f"The model {model!r} does not exist here.", param="model", code="model_not_found")
+    def __init__(self, model: str, served: Collection[str] = ()) -> None:
+        """Name the model that was asked for, and those that are `served`, where they are known."""
+        there = f" Served are: {', '.join(sorted(served))}." if served else ""
+        super().__init__(f"The model {model!r} does not exist here.{there}", param="model", code="model_not_found")
 
 
 class NotStored(BadRequest):
@@ -103,6 +105,12 @@ class NotSpoken(UpstreamError):
     """The model is served, but not by this endpoint."""
 
 
+class Stopping(UpstreamError):
+    """This gateway takes nothing new."""
+
+    retry_after_s = 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """An error as a client sees it, before a wire format shapes it. `retry_after_s` is whole seconds, at least 1."""
@@ -140,6 +148,7 @@ VERDICTS: Mapping[type[Exception], _Verdict] = {
     UpstreamSlow: _Verdict(504, "server_error", "upstream_timeout"),
     NoUpstream: _Verdict(503, "server_error", "no_upstream"),
     NotSpoken: _Verdict(404, INVALID, "endpoint_not_served"),
+    Stopping: _Verdict(503, "server_error", "gateway_stopping"),
 }
 
 HTTP_CODES: Mapping[int, str | None] = {

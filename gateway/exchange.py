@@ -100,7 +100,7 @@ class Exchanges:
                     async for event in events:
                         if isinstance(event, Done):  # the witnesses know before the client does
                             told = True
-                            self._tell(draft, "finished", 200)
+                            self._tell(ask, draft, "finished", 200)
                         yield event
         except (BadRequest, RequestRefused, Overloaded) as error:
             outcome, status = "refused", problem_of(error).status
@@ -113,7 +113,7 @@ class Exchanges:
             raise
         finally:
             if not told:
-                self._tell(draft, outcome, status)
+                self._tell(ask, draft, outcome, status)
             self._open -= 1
             if not self._open:
                 self._idle.set()
@@ -128,9 +128,11 @@ class Exchanges:
         with _named_by(ask):
             return len(await self._renderer.prompt(ask))
 
-    def _tell(self, draft: Draft, outcome: Outcome, status: int) -> None:
+    def _tell(self, ask: Ask, draft: Draft, outcome: Outcome, status: int) -> None:
         with timed(self._pulse, "account"):
             record = draft.record(outcome, status, self._clock())
+            if ask.route is not None:
+                record = ask.route.told(record)
             for witness in self._witnesses:
                 witness.ended(record, draft.tokens)
 
@@ -187,6 +189,8 @@ class Exchanges:
         came = account.take(choice, delta, self._clock())
         if came is not None:
             read = 0 if account.prompt_facts is None else account.prompt_facts.read
+            if came.first and ask.route is not None:
+                ask.route.begun()
             self._pulse.tokens(ask, came.count, came.waited_s, first=came.first, read=read)
         return told
 

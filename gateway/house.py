@@ -6,6 +6,7 @@ Owns what both applications share. Starts nothing at import and nothing by being
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from gateway.advice.traffic import Traffic
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.diagnosis import Diagnosis
+from gateway.drain import Drain
 from gateway.errors import ConfigError
 from gateway.exchange import Exchanges
 from gateway.keyring import Keyring
@@ -38,9 +40,11 @@ from gateway.recent import Recent
 from gateway.record import Record, Witness
 from gateway.relay.fleet import Fleet
 from gateway.relay.kv_events import KvEvents
+from gateway.relay.probes import Probes
 from gateway.relay.relay import Relay
 from gateway.relay.sharing import Sharing
 from gateway.relay.upstream import Upstream
+from gateway.reload import Reloads
 from gateway.routing.router import Policy as Routing
 from gateway.tally import Tally
 from gateway.timeline import Timeline
@@ -63,8 +67,8 @@ class House:
 
     settings: Settings
     backend: Backend
-    renderer: Renderer
-    exchanges: Exchanges
+    renderer: Renderer | None  # None: no engine, so nothing is rendered and nothing answered here
+    exchanges: Exchanges | None
     metrics: Metrics
     policies: Policies
     keyring: Keyring
@@ -81,12 +85,15 @@ class House:
     relay: Relay
     sharing: Sharing | None
     kv_events: KvEvents
+    probes: Probes
+    reloads: Reloads
+    drain: Drain
 
 
 def build_house(
     settings: Settings,
     backend: Backend,
-    renderer: Renderer,
+    renderer: Renderer | None,
     state: SharedState,
     *,
     ledger: LedgerStore,
@@ -97,6 +104,7 @@ def build_house(
     upstreams: Sequence[Upstream] = (),
     routing: Mapping[str, Routing] = MappingProxyType({}),
     feed: Feed | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> House:
     """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
     policies = Policies(state, backend, classes=classes, now=time.time)
@@ -106,23 +114,33 @@ def build_house(
     options = MetricsOptions(
         compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
     )
-    metrics = Metrics(backend.model, options, backend=backend.name, pricing=partial(_worth, prices))
+    metrics = Metrics(backend.model or backend.name, options, backend=backend.name, pricing=partial(_worth, prices))
     traces = _traces(settings.otlp_endpoint)
     book = Ledger(ledger, backend)
     secret = secret or secrets.token_bytes(32)
     recall = Recall(state, secret=secret)
     traffic, office = _advice(settings, backend, policies, secret, prices)
-    diagnosis = Diagnosis(recall, rendering=renderer.identity)
-    fleet = Fleet(upstreams, clock=time.monotonic, policies=routing)
     recent, hub = Recent(most=settings.recent_requests), Hub(view)
     witnesses: list[Witness] = [metrics, tally, book, traffic, recent, hub]
     if traces is not None:
         witnesses.append(traces)
+    exchanges = None
+    if renderer is not None:
+        diagnosis = Diagnosis(recall, rendering=renderer.identity)
+        exchanges = Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses)
+    fleet = Fleet(
+        upstreams,
+        clock=time.monotonic,
+        policies=routing,
+        engine=None if renderer is None else backend,
+        engine_requests=settings.max_num_seqs + settings.max_waiting,
+    )
+    relay = Relay(fleet, secret=secret, policies=policies, witnesses=witnesses, environ=environ)
     return House(
         settings=settings,
         backend=backend,
         renderer=renderer,
-        exchanges=Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses),
+        exchanges=exchanges,
         metrics=metrics,
         policies=policies,
         keyring=keyring,
@@ -136,9 +154,12 @@ def build_house(
         traces=traces,
         traffic=traffic,
         office=office,
-        relay=Relay(fleet, secret=secret, policies=policies, witnesses=witnesses),
+        relay=relay,
         sharing=None if feed is None else Sharing(fleet, feed, secret=secret),
         kv_events=KvEvents(fleet),
+        probes=Probes(fleet, relay.ask_health),
+        reloads=Reloads(settings.config, fleet, state, environ=environ),
+        drain=Drain([relay] if exchanges is None else [exchanges, relay]),
     )
 
 
@@ -197,5 +218,6 @@ async def kept_up(house: House) -> AsyncIterator[None]:
         house.traffic.flushing(),
         house.kv_events.following(),
         contextlib.nullcontext() if house.sharing is None else house.sharing.following(),
+        house.probes.probing(),
     ):
         yield

@@ -8,8 +8,10 @@ from typing import Final
 from aiohttp import web
 
 from gateway.advice.office import Office
+from gateway.ask import Route
 from gateway.backends import Backend
 from gateway.config import Settings
+from gateway.drain import Drain
 from gateway.errors import Problem
 from gateway.exchange import Exchanges
 from gateway.keyring import Identity, Keyring
@@ -23,6 +25,7 @@ from gateway.recall import Recall
 from gateway.recent import Recent
 from gateway.relay.relay import Relay
 from gateway.relay.sharing import Sharing
+from gateway.reload import Reloads
 from gateway.tally import Tally
 from gateway.timeline import Timeline
 
@@ -43,8 +46,11 @@ RECALL: Final = web.AppKey("recall", Recall)
 RECENT: Final = web.AppKey("recent", Recent)
 LIVE: Final = web.AppKey("live", Hub)
 TIMELINE: Final = web.AppKey("timeline", Timeline)
+DRAIN: Final = web.AppKey("drain", Drain)
+RELOADS: Final = web.AppKey("reloads", Reloads)
 
 IDENTITY: Final = web.RequestKey("identity", Identity)
 REQUEST_ID: Final = web.RequestKey("request_id", str)
+ROUTE: Final[web.RequestKey[Route]] = web.RequestKey("route")  # who hears what becomes of it
 STREAM: Final = web.RequestKey("stream", web.StreamResponse)
 FAILURE: Final[web.RequestKey[Callable[[Problem], bytes]]] = web.RequestKey("failure")  # ends a stream that has begun

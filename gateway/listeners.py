@@ -1,7 +1,7 @@
 """Ports and signals: taken before anything else is done, served until the gateway is told to stop.
 
-Order of stopping: no new connections, then answers in flight get their time, then the engine ends and whoever is left
-is told so.
+Order of stopping: nothing new begins and `/ready` says so, then answers in flight get their time, then the ports are
+given back, the engine ends, and whoever is left is told so. SIGHUP reads the configuration file again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 import structlog
 from aiohttp import web
 
-from gateway.app import GRACE_S, build_admin_app, build_serving_app
+from gateway.app import build_admin_app, build_serving_app
 from gateway.errors import ConfigError
 from gateway.house import House
 
@@ -48,10 +48,17 @@ def _taken(host: str, port: int, error: OSError, advice: str = "") -> ConfigErro
 
 async def serve(house: House, serving: socket.socket, admin: socket.socket) -> None:
     """Serve until told to stop by SIGINT or SIGTERM. Raises ConfigError when the engine refuses the model."""
-    stop = asyncio.Event()
+    stop, reloading = asyncio.Event(), set[asyncio.Task[None]]()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+
+    def hang_up() -> None:
+        reading = asyncio.create_task(_reload(house))
+        reloading.add(reading)
+        reading.add_done_callback(reloading.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     async with (
         _listening(build_admin_app(house), admin, "admin"),
         _listening(build_serving_app(house), serving, "serving"),
@@ -59,12 +66,18 @@ async def serve(house: House, serving: socket.socket, admin: socket.socket) -> N
         stopped = asyncio.create_task(stop.wait())
         refused = asyncio.create_task(house.backend.refused())
         await asyncio.wait({stopped, refused}, return_when=asyncio.FIRST_COMPLETED)
-        log.info("stopping", in_flight_grace_s=GRACE_S)
+        log.info("stopping", in_flight_grace_s=house.settings.drain)
+        await house.drain.out(house.settings.drain)
         reason = refused.result() if refused.done() else None
         stopped.cancel()
         refused.cancel()
     if reason is not None:
         raise ConfigError(reason)
+
+
+async def _reload(house: House) -> None:
+    with contextlib.suppress(ConfigError):  # which is logged
+        await house.reloads.reload(by="SIGHUP")
 
 
 @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The operators' commands: `keepwarm policy …`, `keepwarm purge`, `entries`, `stats`, `usage`, `mark`.
+"""The operators' commands: `keepwarm policy …`, `purge`, `entries`, `stats`, `usage`, `mark`, `upstreams`, `reload`.
 
 Owns words, options and printing; what a command does is done by the admin API of a running gateway.
 Rule: with `--json` the API's answer is printed unchanged, so that `policy set --from` takes what `policy get --json`
@@ -161,6 +161,20 @@ def stats(*, json: AsJson = False, admin_url: Url = HERE) -> None:
     """Show the engine's numbers and how the shared state fares."""
     with _gateway(admin_url) as gateway:
         _show(gateway.call("GET", "stats"), tables.stats, json=json)
+
+
+@operators.command()
+def upstreams(*, json: AsJson = False, admin_url: Url = HERE) -> None:
+    """Show the upstreams: state, load, what they are believed to hold and what they delivered."""
+    with _gateway(admin_url) as gateway:
+        _show(gateway.call("GET", "upstreams"), tables.upstreams, json=json)
+
+
+@operators.command()
+def reload(*, json: AsJson = False, admin_url: Url = HERE) -> None:
+    """Have the gateway read [[upstreams]] and [routing] from its configuration file again."""
+    with _gateway(admin_url) as gateway:
+        _show(gateway.call("POST", "reload"), tables.reloaded, json=json)
 
 
 @operators.command()

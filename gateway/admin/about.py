@@ -11,8 +11,9 @@ from engine.messages import ModelCard
 from gateway.admin import shapes
 from gateway.admin.answers import json_answer, told
 from gateway.admin.queries import APIS, NoQuery
-from gateway.keys import BACKEND, KEYRING, POLICIES, PRICES, TIMELINE
+from gateway.keys import BACKEND, KEYRING, POLICIES, PRICES, RELAY, TIMELINE
 from gateway.miss import REASONS
+from gateway.relay.upstream import BUNDLED
 from prefix_store.store import Json
 
 
@@ -25,19 +26,19 @@ async def about(request: web.Request) -> web.Response:
     """GET /admin/v1/about."""
     shapes.query(request.query, NoQuery)
     app = request.app
-    backend, keyring = app[BACKEND], app[KEYRING]
+    backend, keyring, fleet = app[BACKEND], app[KEYRING], app[RELAY].fleet
     classes = app[POLICIES].classes.lengths_s
     return json_answer(
         {
             "version": version(),
             "started_at": app[TIMELINE].started_at,
-            "model": backend.model,
+            "model": backend.model or None,
             "detail": backend.detail,
             "card": None if backend.card is None else _card(backend.card),
             "tenants": list(keyring.tenants),
             "keys": sorted(keyring.ids),
-            "models": [backend.model],
-            "upstreams": [backend.name],
+            "models": sorted(fleet.models | ({backend.model} if backend.model else set())),
+            "upstreams": [*([backend.name] if backend.model else []), *sorted(fleet.replicas.keys() - {BUNDLED})],
             "apis": list(APIS),
             "classes": [{"class": name, "ttl_s": ttl_s} for name, ttl_s in classes.items()],
             "reasons": list(REASONS),

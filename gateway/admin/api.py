@@ -151,6 +151,8 @@ async def _filter(request: web.Request, wanted: PurgeBody) -> dict[str, object]:
 
 async def _prefix(request: web.Request, body: dict[str, object]) -> dict[str, object]:
     """Render a chat body as it would be sent; its tokens are the prefix that is meant."""
+    if RENDERER not in request.app:
+        raise EngineUnavailable(request.app[BACKEND].detail)
     try:
         ask = openai_chat.ask_of(openai_chat.parse(msgspec.json.encode(body)), "purge")
         if ask.model != request.app[BACKEND].model:

@@ -115,6 +115,36 @@ def stats(answer: Json) -> Table:
     return _pairs(lines)
 
 
+def upstreams(answer: Json) -> Table:
+    """Show one upstream a line."""
+    table = Table(caption="; ".join(f"{model}: {policy}" for model, policy in answer["routing"].items()))
+    for column in ("upstream", "kind", "models", "state"):
+        table.add_column(column, overflow="fold")
+    for column in (
+        "open",
+        "load\ntokens",
+        "requests",
+        "failures",
+        "resident\ntokens",
+        "prompt\ntokens",
+        "delivered\n%",
+    ):
+        table.add_column(column, justify="right")
+    for one in answer["upstreams"]:
+        state = f"{one['state']}: {one['why']}" if one["why"] else one["state"]
+        words = (one["name"], one["kind"], ", ".join(one["models"]), state)
+        counts = (one["open"], one["load_tokens"], one["requests"], one["failures"], one["resident_tokens"])
+        ratio = one["delivered_ratio"]
+        delivered = "-" if ratio is None else f"{100 * ratio:.1f}"
+        table.add_row(*map(_text, words), *map(_number, counts), _number(one["prompt_tokens"]), delivered)
+    return table
+
+
+def reloaded(answer: Json) -> Table:
+    """Show what became of each upstream."""
+    return _pairs((what, ", ".join(answer[what]) or "none") for what in ("added", "removed", "changed", "unchanged"))
+
+
 def happening(answer: Json) -> Table:
     """Show one mark on the time axis."""
     at = datetime.fromtimestamp(answer["at"], UTC).isoformat(sep=" ", timespec="seconds")

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from gateway.ask import Ask
 from gateway.events import Event
-from gateway.keys import IDENTITY, METRICS, SETTINGS, STREAM
+from gateway.keys import IDENTITY, METRICS, ROUTE, SETTINGS, STREAM
 from gateway.overhead import timed
 
 T = TypeVar("T")
@@ -46,13 +46,20 @@ async def parsed(request: web.Request, parse: Callable[[bytes], T], body: bytes)
 
 
 def called(request: web.Request, ask: Ask, *, streamed: bool) -> Ask:
-    """Note for whoever counts by which key and in which trace a request came, and whether it is streamed."""
+    """Note for whoever counts by which key and in which trace a request came, and whether it is streamed.
+
+    Of several prompts of one request the first alone is told to who routed it: the request was one choice.
+    """
+    route = request.get(ROUTE)
+    if route is not None:
+        del request[ROUTE]
     return replace(
         ask,
         key=request[IDENTITY].key_id,
         streamed=streamed,
         traceparent=request.headers.get("traceparent", ""),
         tracestate=",".join(request.headers.getall("tracestate", ())),
+        route=route,
     )
 
 

@@ -6,14 +6,17 @@ Rule: a model's name decides who answers. Where no upstream serves it, the handl
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Final
 
 from aiohttp import web
 
 from gateway.api.http import body_of, parsed
-from gateway.keys import IDENTITY, RELAY, REQUEST_ID, STREAM
+from gateway.errors import BadRequest, UnknownModel
+from gateway.keys import DRAIN, EXCHANGES, IDENTITY, RELAY, REQUEST_ID, ROUTE, STREAM
 from gateway.relay.attempt import Attempt
 from gateway.relay.call import Call, call_of
+from gateway.relay.here import Here
 from gateway.relay.upstream import Endpoint
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -24,9 +27,11 @@ UPSTREAM_HEADER: Final = "x-keepwarm-upstream"
 def relayed(endpoint: Endpoint, handler: Handler) -> Handler:
     """Let upstreams answer for the models that they serve, and `handler` for every other."""
 
+    @wraps(handler)
     async def answer(request: web.Request) -> web.StreamResponse:
-        relay = request.app[RELAY]
-        if not relay.fleet.models:
+        request.app[DRAIN].admit()
+        relay, engine = request.app[RELAY], EXCHANGES in request.app
+        if engine and not relay.fleet.models:
             return await handler(request)
         identity = request[IDENTITY]
 
@@ -42,11 +47,23 @@ def relayed(endpoint: Endpoint, handler: Handler) -> Handler:
 
         call = await parsed(request, read, await body_of(request))
         if call.model not in relay.fleet.models:
+            if not engine:
+                raise _unknown(call.model, relay.fleet.models)
             return await handler(request)
         async with relay.answer(call) as attempt:
+            if isinstance(attempt, Here):
+                request[ROUTE] = attempt
+                return await handler(request)
             return await _passed_on(request, attempt)
 
     return answer
+
+
+def _unknown(model: str, served: frozenset[str]) -> BadRequest:
+    """Say that nobody here serves a model, and what is served."""
+    if model:
+        return UnknownModel(model, served)
+    return BadRequest("Missing required field 'model'.", param="model", code="missing_field")
 
 
 async def _passed_on(request: web.Request, attempt: Attempt) -> web.StreamResponse:

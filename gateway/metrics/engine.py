@@ -56,7 +56,7 @@ class Reading:
 
     stats: EngineStats | None = None
     card: ModelCard | None = None
-    restarts: int = 0
+    restarts: int | None = 0  # None: the gateway has no engine at all
 
 
 class EngineSeries(Collector):
@@ -75,6 +75,8 @@ class EngineSeries(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return every family that is known now."""
         stats, card = self.reading.stats, self.reading.card
+        if self.reading.restarts is None:
+            return
         yield GaugeMetricFamily("keepwarm_engine_up", "Whether the engine is ready.", float(stats is not None))
         yield CounterMetricFamily(
             "keepwarm_engine_restarts", "Times the engine was started again.", self.reading.restarts

@@ -97,9 +97,17 @@ class Metrics:
         self._own.answered(route, method, status)
 
     def exposition(
-        self, stats: EngineStats | None, restarts: int, *, degraded: str | None = None, card: ModelCard | None = None
+        self,
+        stats: EngineStats | None,
+        restarts: int | None,
+        *,
+        degraded: str | None = None,
+        card: ModelCard | None = None,
     ) -> bytes:
-        """Return the page for one scrape, with this snapshot of the engine and why the state is degraded, if it is."""
+        """Return the page for one scrape, with this snapshot of the engine and why the state is degraded, if it is.
+
+        `restarts` is None where the gateway has no engine at all.
+        """
         self._degraded.set(degraded is not None)
         self._engine.reading = Reading(stats=stats, card=card, restarts=restarts)
         return generate_latest(self._page)

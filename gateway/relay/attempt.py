@@ -15,10 +15,10 @@ import aiohttp
 from gateway.errors import UpstreamFailed, UpstreamSlow
 from gateway.relay import headers
 from gateway.relay.call import Call
-from gateway.relay.fleet import Replica
+from gateway.relay.replica import Replica
 from gateway.relay.sse import EventReader, SentEvent
 from gateway.relay.tap import Tap
-from gateway.routing.router import Choice
+from gateway.routing.router import Choice, Router
 
 ANSWER_BYTES: Final = 64 << 20  # of an answer that is not streamed
 
@@ -26,10 +26,20 @@ ANSWER_BYTES: Final = 64 << 20  # of an answer that is not streamed
 class Attempt:
     """One try at one upstream; once it has an answer, that answer."""
 
-    def __init__(self, call: Call, replica: Replica, choice: Choice, on_token: Callable[[Choice], float]) -> None:
-        self.replica, self.choice, self.call = replica, choice, call
+    def __init__(
+        self,
+        call: Call,
+        replica: Replica,
+        choice: Choice,
+        router: Router,
+        clock: Callable[[], float],
+        computed: Callable[[float], float],
+    ) -> None:
+        """Begin a try at `replica`, which `router` chose; `computed` hears when its prompt is."""
+        self.replica, self.choice, self.call, self.router = replica, choice, call, router
+        self.life = replica.life  # what it computes is believed of this life alone
         self.first_token_at: float | None = None
-        self._on_token = on_token
+        self._clock, self._computed = clock, computed
         self.response: aiohttp.ClientResponse | None = None
         self.tap = Tap(call.endpoint, hide_usage=call.usage_hidden)
         self.body: bytes | None = None  # of an answer that is not streamed
@@ -41,6 +51,10 @@ class Attempt:
         """Return the answer's headers as the client gets them."""
         assert self.response is not None, "only an attempt that was answered has headers"
         return headers.downward(self.response.headers)
+
+    def computed(self) -> float:
+        """Tell the fleet that the prompt is computed; return when."""
+        return self._computed(self._clock())
 
     async def first_event(self) -> None:
         """Read until an event is whole. One that is an error is a failure of which the client need not hear."""
@@ -63,7 +77,7 @@ class Attempt:
         while True:
             passed = b"".join(event.raw for event in events if self.tap.event(event))
             if self.first_token_at is None and self.tap.begun:
-                self.first_token_at = self._on_token(self.choice)
+                self.first_token_at = self.computed()
             if passed:
                 yield passed
             if self.tap.error is not None:

@@ -14,39 +14,14 @@ from random import Random
 from typing import Protocol
 
 from gateway.errors import NotSpoken, NoUpstream
+from gateway.relay.bundled import Engine, bundled
 from gateway.relay.health import REST_S, Health
-from gateway.relay.upstream import Endpoint, Upstream
+from gateway.relay.replica import Changes, Replica, changes_of
+from gateway.relay.upstream import BUNDLED, Endpoint, Upstream
 from gateway.routing.router import Choice, Policy, Router
 from gateway.routing.wanted import PIECE_BYTES, Wanted
 
 BLOCK_BYTES_PER_TOKEN = 4.0  # until answers say better
-
-
-@dataclass(slots=True)
-class Replica:
-    """One upstream and what is known of it. Counts only grow."""
-
-    upstream: Upstream
-    health: Health
-    open: int = 0  # requests that it is answering
-    requests: int = 0
-    failures: int = 0
-    draining: bool = False
-    prompt_tokens: int = 0  # of answers that said what was read
-    read_tokens: int = 0
-    available_tokens: int = 0
-    captured_tokens: int = 0
-
-    @property
-    def name(self) -> str:
-        """What metrics, ledger and page call it."""
-        return self.upstream.name
-
-    @property
-    def may_be_asked(self) -> bool:
-        """Whether it is well and has room."""
-        well = self.health.well and self.health.open and not self.draining
-        return well and self.open < self.upstream.max_requests
 
 
 @dataclass(slots=True)
@@ -81,14 +56,22 @@ class Fleet:
         clock: Callable[[], float],
         policies: Mapping[str, Policy] | None = None,
         chance: Random | None = None,
+        engine: Engine | None = None,
+        engine_requests: int = 1,
     ) -> None:
-        """Begin with these upstreams; `policies` says how a model's requests are routed, where not by prefix."""
+        """Begin with these upstreams; `policies` says how a model's requests are routed, where not by prefix.
+
+        An `engine` that takes `engine_requests` at a time is one more candidate for its model where upstreams serve it.
+        """
         self.replicas: dict[str, Replica] = {}
-        self._clock, self._policies, self._chance = clock, dict(policies or {}), chance
+        self.models: frozenset[str] = frozenset()  # that upstreams serve
+        self.policies: Mapping[str, Policy] = {}
+        self._clock, self._chance = clock, chance
+        self._engine, self._engine_requests, self._engine_life = engine, engine_requests, 0
         self._models: dict[str, _Model] = {}
         self._followers: list[Follower] = []
         self._capacities: dict[str, int] = {}  # in tokens, of replicas that said
-        self.replace(upstreams)
+        self.replace(upstreams, policies or {})
 
     def follow(self, follower: Follower) -> None:
         """Tell `follower` from now on, and choose as one of several that choose."""
@@ -96,36 +79,49 @@ class Fleet:
         for model in self._models.values():
             model.router.together = True
 
-    def replace(self, upstreams: Iterable[Upstream]) -> None:
-        """Go on with these upstreams. What changed its address or kind is another one; what is gone is forgotten."""
+    def replace(self, upstreams: Iterable[Upstream], policies: Mapping[str, Policy] | None = None) -> Changes:
+        """Go on with these upstreams, and these policies if any are given; all at once.
+
+        What changed its address or kind is another one; what is gone is forgotten, and what it still answers ends.
+        """
         wanted = {one.name: one for one in upstreams}
+        before = {name: one.upstream for name, one in self.replicas.items() if one.engine is None}
+        self.models = frozenset(model for one in wanted.values() for model in one.models)
+        self.policies = dict(self.policies if policies is None else policies)
+        changes = changes_of(before, wanted)
+        if self._engine is not None and self._engine.model in self.models:
+            wanted[BUNDLED] = bundled(self._engine.model, self._engine_requests)
         for name, replica in list(self.replicas.items()):
             new = wanted.get(name)
             if new is None or (new.base_url, new.kind) != (replica.upstream.base_url, replica.upstream.kind):
                 self._capacities.pop(name, None)
                 self.lost(name)
                 del self.replicas[name]
+        self._models = {model: known for model, known in self._models.items() if model in self.models}
+        for model, known in self._models.items():
+            known.router.policy = self.policies.get(model, "prefix")
         for name, upstream in wanted.items():
-            if name in self.replicas:
-                self.replicas[name].upstream = upstream
-            else:
-                self.replicas[name] = Replica(upstream, Health(self._clock))
-            for model in upstream.models:
-                self.router(model).weigh(name, upstream.weight)
-            if upstream.capacity_tokens is not None:
-                self.bound(name, upstream.capacity_tokens)
-        for name in [one for one in self._models if one not in self.models]:
-            del self._models[name]
+            self._go_on(name, upstream)
+        return changes
 
-    @property
-    def models(self) -> set[str]:
-        """The models that upstreams serve."""
-        return {model for replica in self.replicas.values() for model in replica.upstream.models}
+    def _go_on(self, name: str, upstream: Upstream) -> None:
+        """Go on with what is said of one upstream now."""
+        if name in self.replicas:
+            for model in set(self.replicas[name].upstream.models) & self.models - set(upstream.models):
+                self.router(model).gone(name)
+            self.replicas[name].upstream = upstream
+        else:
+            engine = self._engine if name == BUNDLED else None
+            self.replicas[name] = Replica(upstream, Health(self._clock), engine)
+        for model in upstream.models:
+            self.router(model).weigh(name, upstream.weight)
+        if upstream.capacity_tokens is not None:
+            self.bound(name, upstream.capacity_tokens)
 
     def router(self, model: str) -> Router:
         """Return the router of a model."""
         if model not in self._models:
-            router = Router(self._policies.get(model, "prefix"), chance=self._chance)
+            router = Router(self.policies.get(model, "prefix"), chance=self._chance)
             router.together = bool(self._followers)
             self._models[model] = _Model(router)
         return self._models[model].router
@@ -147,6 +143,9 @@ class Fleet:
         self, model: str, endpoint: Endpoint, wanted: Wanted, now: float, *, tried: Collection[str] = ()
     ) -> tuple[Replica, Choice]:
         """Choose who answers, and count the request there until `Router.over`. Raises NotSpoken, NoUpstream."""
+        if self._engine is not None and self._engine.restarts != self._engine_life:
+            self._engine_life = self._engine.restarts
+            self.lost(BUNDLED)
         serving = [one for one in self.replicas.values() if model in one.upstream.models]
         speaking = [one for one in serving if endpoint in one.upstream.endpoints]
         if not speaking:
@@ -167,15 +166,26 @@ class Fleet:
             kept.remove(replica)
         raise NoUpstream(f"No upstream that serves {model!r} can be asked now.", retry_after_s=REST_S)
 
-    def computed(self, model: str, choice: Choice, wanted: Wanted, now: float) -> None:
-        """Hear that a request's prompt is computed; its answer goes on."""
-        self.router(model).answering(choice)
+    def computed(self, router: Router, model: str, choice: Choice, wanted: Wanted, now: float) -> float:
+        """Hear from whom `router` chose that a prompt is computed at `now`, which is returned; its answer goes on."""
+        router.answering(choice)
         for follower in self._followers:
             follower.computed(model, choice, wanted, now)
+        return now
 
-    def over(self, model: str, choice: Choice, wanted: Wanted, now: float, *, read: int | None, computed: bool) -> None:
-        """Hear that a request is over, as a router hears it."""
-        self.router(model).over(choice, wanted, now, read=read, computed=computed)
+    def over(
+        self,
+        router: Router,
+        model: str,
+        choice: Choice,
+        wanted: Wanted,
+        now: float,
+        *,
+        read: int | None,
+        computed: bool,
+    ) -> None:
+        """Hear that a request is over, as its router hears it."""
+        router.over(choice, wanted, now, read=read, computed=computed)
         if computed:
             for follower in self._followers:
                 follower.learnt(model, choice, wanted, now, read=read)
@@ -199,12 +209,25 @@ class Fleet:
 
     def lost(self, name: str, *, tell: bool = True) -> int:
         """Hear that an upstream restarted, was reset or is gone. Return how many pieces are believed no longer."""
+        if name in self.replicas:
+            self.replicas[name].life += 1
         for follower in self._followers if tell else ():
             follower.lost(name)
-        gone = self._lost(name)
-        for model in self.replicas[name].upstream.models if name in self._capacities else ():
-            self._bound(model, name)
+        gone = sum(model.router.gone(name) for model in self._models.values())
+        if name in self._capacities and name in self.replicas:
+            for model in self.replicas[name].upstream.models:
+                self._bound(model, name)
         return gone
 
-    def _lost(self, name: str) -> int:
-        return sum(model.router.gone(name) for model in self._models.values())
+    def load_tokens(self, name: str) -> int:
+        """Return the work that waits at an upstream, in tokens."""
+        return round(sum(model.router.loads.at(name) for model in self._models.values()))
+
+    def resident_tokens(self, name: str) -> int:
+        """Estimate the tokens that an upstream is believed to hold."""
+        return round(
+            sum(
+                known.router.residency.blocks(name) * PIECE_BYTES / known.bytes_per_token
+                for known in self._models.values()
+            )
+        )

@@ -11,11 +11,13 @@ Owns the connections. Rules:
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -25,6 +27,7 @@ from gateway.errors import (
     CLIENT_LEFT,
     GatewayError,
     NoUpstream,
+    Stopping,
     UpstreamError,
     UpstreamFailed,
     UpstreamSlow,
@@ -37,15 +40,17 @@ from gateway.relay import headers
 from gateway.relay.attempt import Attempt, whole
 from gateway.relay.call import Call
 from gateway.relay.fleet import Fleet
+from gateway.relay.here import Here
 from gateway.relay.tap import Tap
 from gateway.relay.told import told_of
 from gateway.relay.told_record import record_of
-from gateway.routing.router import Choice
+from gateway.relay.upstream import BUNDLED, Upstream
 from gateway.routing.wanted import Wanted
 
 ATTEMPTS: Final = 3
 ANSWER_BYTES: Final = 64 << 20  # of an answer that is not streamed
 ERROR_BYTES: Final = 1 << 16
+WHOLE_BYTES: Final = 1 << 18  # of a body that is handed to the socket in one piece
 RETRIED: Final = frozenset({429, 500, 502, 503, 504, 529})
 
 log = structlog.get_logger("gateway.relay")
@@ -71,6 +76,7 @@ class Relay:
         self._witnesses, self._clock, self._wall = tuple(witnesses), clock, wall
         self._session: aiohttp.ClientSession | None = None
         self.retries = 0
+        self._attempts: set[Attempt] = set()  # that are giving their answer
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -83,9 +89,21 @@ class Relay:
         )
 
     async def stop(self) -> None:
-        """Close every connection."""
+        """Close every connection. Whoever still reads an answer hears Stopping."""
+        for attempt in self._attempts:
+            if attempt.response is not None:
+                attempt.response.content.set_exception(Stopping("This gateway has stopped."))
         if self._session is not None:
             await self._session.close()
+
+    async def ask_health(self, upstream: Upstream) -> int:
+        """Ask an upstream whether it is well; return the status. Raises OSError, TimeoutError."""
+        sent = upstream.credentials(self._environ)
+        try:
+            async with self.http.get(upstream.health_url, headers=sent, allow_redirects=False) as response:
+                return response.status
+        except aiohttp.ClientError as error:
+            raise ConnectionError(type(error).__name__) from error
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -105,6 +123,7 @@ class Relay:
         status = 500
         try:
             attempt = await self._first(call, wanted)
+            self._attempts.add(attempt)
             yield attempt
             outcome, status = _end(attempt.tap)
         except (asyncio.CancelledError, GeneratorExit):
@@ -117,18 +136,25 @@ class Relay:
         finally:
             now = self._clock()
             if attempt is not None:
+                self._attempts.discard(attempt)
                 self._close(attempt, wanted, outcome, now)
                 self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0, len(wanted.ends))
-            first = attempt.first_token_at if attempt is not None else None
-            first_token_s = None if first is None else first - began
-            record = record_of(call, attempt, outcome, status, at=at, seconds=now - began, first_token_s=first_token_s)
-            least = self._policies.known.govern(model=call.model, tenant=call.tenant).min_tokens
-            record = replace(record, min_tokens=least)
-            for witness in self._witnesses:
-                witness.ended(record, b"")
+            if not isinstance(attempt, Here):  # whose exchange is told by those who answered it
+                self._tell(call, attempt, outcome, status, at, began, now)
             self._open -= 1
             if not self._open:
                 self._idle.set()
+
+    def _tell(
+        self, call: Call, attempt: Attempt | None, outcome: Outcome, status: int, at: float, began: float, now: float
+    ) -> None:
+        first = attempt.first_token_at if attempt is not None else None
+        first_token_s = None if first is None else first - began
+        record = record_of(call, attempt, outcome, status, at=at, seconds=now - began, first_token_s=first_token_s)
+        least = self._policies.known.govern(model=call.model, tenant=call.tenant).min_tokens
+        record = replace(record, min_tokens=least)
+        for witness in self._witnesses:
+            witness.ended(record, b"")
 
     async def drained(self) -> None:
         """Wait until no request is in flight."""
@@ -161,12 +187,16 @@ class Relay:
                     raise last from None
                 raise
             tried.append(replica.name)
-            attempt = Attempt(call, replica, choice, self._answering(call.model, wanted))
+            router = self.fleet.router(call.model)
+            told = partial(self.fleet.computed, router, call.model, choice, wanted)
+            if replica.name == BUNDLED:
+                return Here(call, replica, choice, router, self._clock, told)
+            attempt = Attempt(call, replica, choice, router, self._clock, told)
             try:
                 await self._try(attempt)
             except BaseException as error:
                 last = self._failed(attempt, wanted, error)
-                if last is None or not _again(call, last):
+                if last is None or self.http.closed or not _again(call, last):
                     raise (last or error) from error
                 self.retries += 1
                 log.info("upstream_failed", upstream=replica.name, why=str(last))
@@ -174,16 +204,6 @@ class Relay:
                 return attempt
         assert last is not None, "there was an attempt"
         raise last
-
-    def _answering(self, model: str, wanted: Wanted) -> Callable[[Choice], float]:
-        """Return what is told when a first token has come; it returns the time."""
-
-        def told(choice: Choice) -> float:
-            now = self._clock()
-            self.fleet.computed(model, choice, wanted, now)
-            return now
-
-        return told
 
     async def _try(self, attempt: Attempt) -> None:
         """Send, and wait for the first thing that the client can be given."""
@@ -193,7 +213,7 @@ class Relay:
         body = call.body_for(upstream, self._secret)
         async with asyncio.timeout(upstream.first_byte_timeout):
             attempt.response = response = await self.http.post(
-                upstream.url(call.endpoint), data=body, headers=sent, timeout=timeout, allow_redirects=False
+                upstream.url(call.endpoint), data=_payload(body), headers=sent, timeout=timeout, allow_redirects=False
             )
             if response.status != 200:  # noqa: PLR2004 - an answer
                 told = told_of(response.status, await response.content.read(ERROR_BYTES))
@@ -223,11 +243,11 @@ class Relay:
 
     def _close(self, attempt: Attempt, wanted: Wanted, outcome: Outcome, now: float) -> None:
         tap, replica = attempt.tap, attempt.replica
+        replica.failures += outcome == "failed"
         if outcome == "cancelled":
             replica.health.gave_up()
-        else:
+        elif not isinstance(attempt, Here):  # whose engine says itself whether it is well
             replica.health.answered(well=outcome == "finished")
-            replica.failures += outcome == "failed"
         read = tap.reported.read
         if read is not None:
             replica.prompt_tokens += tap.reported.prompt or 0
@@ -240,7 +260,11 @@ class Relay:
         self, attempt: Attempt, wanted: Wanted, *, read: int | None, computed: bool, now: float | None = None
     ) -> None:
         now = self._clock() if now is None else now
-        self.fleet.over(attempt.call.model, attempt.choice, wanted, now, read=read, computed=computed)
+        router, choice = attempt.router, attempt.choice
+        if attempt.life == attempt.replica.life:
+            self.fleet.over(router, attempt.call.model, choice, wanted, now, read=read, computed=computed)
+        else:  # it restarted or was removed meanwhile: nothing that it computed is there any more
+            router.loads.take(choice.ticket)
         attempt.replica.open -= 1
         if attempt.response is not None:
             if attempt.response.content.at_eof():
@@ -256,6 +280,11 @@ def _end(tap: Tap) -> tuple[Outcome, int]:
     if not tap.told:
         raise tap.error
     return "failed", tap.error.status
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO:
+    """Return a body as it is sent: a long one piece by piece, so that no other stream waits for it."""
+    return body if len(body) <= WHOLE_BYTES else io.BytesIO(body)
 
 
 def _told(error: BaseException, name: str) -> UpstreamError | None:

@@ -48,10 +48,6 @@ def record_of(
             prefill_s=0.0,
             unknown=0 if known else told.prompt,
         )
-    routed = None
-    if attempt is not None:
-        choice, delivered = attempt.choice, told.read if told is not None else None
-        routed = Routed(why=choice.why, available=choice.available, captured=choice.captured, delivered=delivered)
     return Record(
         id=call.id,
         at=at,
@@ -70,6 +66,14 @@ def record_of(
         projected=None,
         first_token_s=first_token_s,
         decode_s=0.0 if first_token_s is None else seconds - first_token_s,
-        routed=routed,
+        routed=routed_of(attempt) if attempt is not None else None,
         reported=told is not None and told.read is not None,
+    )
+
+
+def routed_of(attempt: Attempt) -> Routed:
+    """Say where routing sent a request, and what came of that."""
+    choice = attempt.choice
+    return Routed(
+        why=choice.why, available=choice.available, captured=choice.captured, delivered=attempt.tap.reported.read
     )

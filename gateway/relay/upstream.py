@@ -7,13 +7,14 @@ it and is never repeated.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
+from gateway.errors import ConfigError
 from prefix_store.classes import NAME_LENGTH, is_name
 
 Kind = Literal["vllm", "sglang", "llamacpp", "openai", "anthropic", "generic"]
@@ -72,6 +73,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connect_timeout: Seconds = 2.0
     first_byte_timeout: Seconds = 120.0
     idle_timeout: Seconds = 60.0  # between two bytes of an answer
+    health_interval: Seconds = 5.0  # between two questions whether it is well
     kv_events: str | None = None  # where vLLM publishes what its cache holds, such as tcp://127.0.0.1:5557
     kv_events_replay: str | None = None  # where it plays those again that were missed, such as tcp://127.0.0.1:5558
     salt: bool | None = None  # whether `cache_salt` is sent; None: where its kind takes it
@@ -124,3 +126,10 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not key:
             return {}
         return {"x-api-key": key} if self.kind == "anthropic" else {"authorization": f"Bearer {key}"}
+
+
+def require_keys(upstreams: Iterable[Upstream], environ: Mapping[str, str]) -> None:
+    """Refuse upstreams whose key is nowhere. Raises ConfigError naming upstream and variable."""
+    for one in upstreams:
+        if one.key_env is not None and not environ.get(one.key_env):
+            raise ConfigError(f"[[upstreams]] {one.name}: key_env: {one.key_env} is not set in the environment")

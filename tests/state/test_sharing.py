@@ -61,7 +61,7 @@ class Member:
     def answered(self, prompt: Wanted = PROMPT, read: int | None = None) -> str:
         """Send and answer a request; return who answered."""
         replica, choice = self.fleet.choose(MODEL, "chat", prompt, self.clock.now)
-        self.fleet.over(MODEL, choice, prompt, self.clock.now, read=read, computed=True)
+        self.fleet.over(self.fleet.router(MODEL), MODEL, choice, prompt, self.clock.now, read=read, computed=True)
         replica.health.gave_up()
         return replica.name
 
@@ -134,7 +134,7 @@ async def test_the_work_that_one_gateway_sent_counts_at_the_other(join: Join) ->
         await one.turn()
         await two.turn()
     assert two.load(replica.name) == one.load(replica.name) == 764.0
-    one.fleet.over(MODEL, choice, PROMPT, one.clock.now, read=0, computed=True)
+    one.fleet.over(one.fleet.router(MODEL), MODEL, choice, PROMPT, one.clock.now, read=0, computed=True)
     await one.turn()
     await two.turn()
     assert two.load(replica.name) == one.load(replica.name) == 0.0
