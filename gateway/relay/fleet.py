@@ -136,6 +136,24 @@ class Fleet:
             kept.remove(replica)
         raise NoUpstream(f"No upstream that serves {model!r} can be asked now.", retry_after_s=REST_S)
 
+    def over(
+        self,
+        model: str,
+        replica: Replica,
+        choice: Choice,
+        wanted: Wanted,
+        now: float,
+        *,
+        read: int | None,
+        computed: bool,
+    ) -> None:
+        """Hear that a request is over, as `Router.over` does. What was removed meanwhile has left nothing behind."""
+        if model in self._models:
+            there = self.replicas.get(replica.name) is replica
+            self._models[model].router.over(
+                choice, wanted, now, read=read if there else None, computed=computed and there
+            )
+
     def lost(self, name: str) -> int:
         """Hear that an upstream restarted, was reset or is gone. Return how many pieces are believed no longer."""
         return sum(model.router.gone(name) for model in self._models.values())

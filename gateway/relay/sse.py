@@ -48,21 +48,24 @@ class EventReader:
                 events.append(SentEvent(b"\n", "", b""))
                 data = data[1:]
         looked_at = max(0, len(self._rest) - _LONGEST_BLANK)
-        if self._rest:
+        if not self._rest:
+            at = self._cut(data, 0, events)
+            self._rest += data[at:]
+        else:
             self._rest += data
-            data = self._rest
+            del self._rest[: self._cut(self._rest, looked_at, events)]
+        if len(self._rest) > MOST_BYTES:
+            raise EventTooLong(f"The upstream sent an event of more than {MOST_BYTES} bytes.")
+        return events
+
+    def _cut(self, data: bytes | bytearray, looked_at: int, events: list[SentEvent]) -> int:
+        """Add the whole events of `data`, none of which ends before `looked_at`. Return where the last one ends."""
         at = 0
         for blank in _BLANK.finditer(data, looked_at):
             events.append(parse(bytes(data[at : blank.end()])))
             at = blank.end()
         self._after_cr = 0 < at == len(data) and data.endswith(b"\r")
-        if data is self._rest:
-            del self._rest[:at]
-        else:
-            self._rest += data[at:]
-        if len(self._rest) > MOST_BYTES:
-            raise EventTooLong(f"The upstream sent an event of more than {MOST_BYTES} bytes.")
-        return events
+        return at
 
     def end(self) -> list[SentEvent]:
         """Hear that nothing more comes. Return what was still open, if it says anything; it may be cut short."""
