@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Final
 
 import aiohttp
@@ -23,6 +23,7 @@ from gateway.routing.router import Choice
 
 ANSWER_BYTES: Final = 64 << 20  # of an answer that is not streamed
 ERROR_BYTES: Final = 1 << 16
+LOOK_S: Final = 1.0  # between two looks whether a silent connection is still there
 LINGER_S: Final = 0.25  # that a connection may take to end after its answer has
 LINGER_BYTES: Final = 1 << 16
 
@@ -50,7 +51,7 @@ class Attempt:
         """Read until an event is whole. One that is an error is a failure of which the client need not hear."""
         assert self.response is not None, "a stream has begun"
         while not self.first:
-            data = await self.response.content.readany()
+            data = await some_of(self.response, self.replica.upstream.first_byte_timeout)
             if not data:
                 raise UpstreamFailed("The upstream's answer broke off before it began.")
             self.first = self.reader.feed(data)
@@ -75,7 +76,7 @@ class Attempt:
             if self.tap.ended:
                 await self._lingered()
                 return
-            data = await _within(idle_s, self.response.content.readany(), "sent nothing more")
+            data = await some_of(self.response, idle_s)
             if not data:
                 break
             events = self.reader.feed(data)
@@ -118,7 +119,7 @@ async def whole(response: aiohttp.ClientResponse, first: bytes, idle_s: float) -
         body += data
         if len(body) > ANSWER_BYTES:
             raise UpstreamFailed(f"The upstream's answer is larger than {ANSWER_BYTES} bytes.")
-        data = await _within(idle_s, response.content.readany(), "sent nothing more")
+        data = await some_of(response, idle_s)
     return bytes(body)
 
 
@@ -131,11 +132,24 @@ async def beginning(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-async def _within(seconds: float, work: Awaitable[bytes], what: str) -> bytes:
-    try:
-        async with asyncio.timeout(seconds):
-            return await work
-    except TimeoutError:
-        raise UpstreamSlow(f"The upstream {what} for {seconds:g} seconds.") from None
-    except (aiohttp.ClientError, OSError) as error:
-        raise UpstreamFailed("The upstream's answer broke off.") from error
+async def some_of(response: aiohttp.ClientResponse, patience_s: float) -> bytes:
+    """Wait for more of an answer; b"": it has ended. Raises UpstreamFailed, UpstreamSlow."""
+    left_s = patience_s
+    while left_s > 0:
+        step_s = min(left_s, LOOK_S)
+        try:
+            async with asyncio.timeout(step_s):
+                return await response.content.readany()
+        except TimeoutError:
+            left_s -= step_s
+            if _is_lost(response):
+                raise UpstreamFailed("The upstream's answer broke off.") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamFailed("The upstream's answer broke off.") from error
+    raise UpstreamSlow(f"The upstream sent nothing more for {patience_s:g} seconds.")
+
+
+def _is_lost(response: aiohttp.ClientResponse) -> bool:
+    """Whether the connection is gone, of which aiohttp's reader does not hear where a chunk's framing was broken."""
+    connection = response.connection
+    return connection is not None and (connection.protocol is None or not connection.protocol.is_connected())

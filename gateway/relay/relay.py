@@ -31,7 +31,7 @@ from gateway.errors import (
 from gateway.exchange import Governs
 from gateway.record import Outcome, Witness
 from gateway.relay import headers
-from gateway.relay.attempt import Attempt, beginning, whole
+from gateway.relay.attempt import Attempt, beginning, some_of, whole
 from gateway.relay.call import Call
 from gateway.relay.fleet import Fleet
 from gateway.relay.tap import Tap
@@ -204,7 +204,7 @@ class Relay:
             if call.streamed and response.content_type == "text/event-stream":
                 await attempt.first_event()
             else:
-                first = await response.content.readany()
+                first = await some_of(response, upstream.first_byte_timeout)
                 patience.reschedule(None)
                 attempt.body = await whole(response, first, upstream.idle_timeout)
                 attempt.tap.whole(attempt.body)
