@@ -37,7 +37,7 @@ from gateway.relay.fleet import Fleet
 from gateway.relay.tap import Tap
 from gateway.relay.told import told_of
 from gateway.relay.told_record import NOBODY, record_of
-from gateway.relay.verdict import at_fault, goes_on, meant_by, seconds_of
+from gateway.relay.verdict import at_fault, goes_on, is_dead, meant_by, seconds_of
 from gateway.routing.router import Choice
 from gateway.routing.wanted import Wanted
 
@@ -160,6 +160,7 @@ class Relay:
                 if last is not None:
                     raise last from None
                 raise
+            self.retries += last is not None
             tried.append(replica.name)
             attempt = Attempt(call, replica, choice, self._answering(call.model))
             try:
@@ -172,7 +173,6 @@ class Relay:
                 log.info("upstream_failed", upstream=replica.name, status=problem.status, code=problem.code)
                 if not goes_on(call, last):
                     raise last from None
-                self.retries += 1
             else:
                 return attempt
         assert last is not None, "there was an attempt"
@@ -216,6 +216,8 @@ class Relay:
         told = meant_by(error, attempt.replica.name)
         self._judge(attempt, fault=None if told is None else at_fault(told))
         self._release(attempt, wanted, read=None, computed=False)
+        if is_dead(error):
+            self.fleet.lost(attempt.replica.name)
         return told
 
     @staticmethod

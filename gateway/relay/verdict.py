@@ -42,6 +42,8 @@ def goes_on(call: Call, error: UpstreamError) -> bool:
     """Whether another upstream may be tried."""
     if isinstance(error, UpstreamTold):
         return error.status in (RETRIED if call.repeatable else UNWILLING)
+    if isinstance(error, UpstreamSlow):
+        return call.repeatable and call.streamed  # a whole answer may be late because it is long
     return isinstance(error, UpstreamFailed) and (call.repeatable or not error.reached)
 
 
@@ -57,3 +59,8 @@ def seconds_of(text: str | None) -> float | None:
     except ValueError:
         return None
     return max(1.0, seconds) if 0 <= seconds <= LONGEST_WAIT_S else None
+
+
+def is_dead(error: BaseException) -> bool:
+    """Whether nobody is there any more: what was in its memory is gone, even if it comes back."""
+    return isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError)

@@ -30,6 +30,7 @@ from tests.relay.fakes import (
     TOLD,
     Behaviour,
     Wire,
+    answering,
     delta,
     event,
     message_stream,
@@ -153,6 +154,15 @@ async def test_a_failed_response_passes_as_it_came(start_fake: StartFake, start_
     record = await front.last()
     assert (record.outcome, record.status, front.replica("fake").failures) == ("failed", 502, 1)
     assert record.prompt is not None and (record.prompt.prompt, record.prompt.read) == (100, 80)
+
+
+async def test_a_failed_response_is_an_answer(start_fake: StartFake, start_front: StartFront) -> None:
+    """A whole response that says of itself that it failed passes as it came, and counts as failed."""
+    failed = {"object": "response", "status": "failed", "error": {"code": "server_error", "message": "dead"}}
+    front = await start_front(facing(await start_fake("fake", answering(200, failed))))
+    response = await front.ask(RESPONSES)
+    assert (response.status, await response.json()) == (200, failed)
+    assert ((await front.last()).outcome, front.replica("fake").failures) == ("failed", 1)
 
 
 @pytest.mark.parametrize("path", PARTS)
