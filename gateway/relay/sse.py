@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.errors import GatewayError
+from gateway.errors import UpstreamFailed
 
 MOST_BYTES: Final = 16 << 20  # of one event
 _LINE: Final = re.compile(rb"\r\n|\n|\r")
-_BLANK: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n|\Z)|\r\Z)")
+_BLANK: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
+_LONGEST_BLANK: Final = 4
 
 
-class EventTooLong(GatewayError):
+class EventTooLong(UpstreamFailed):
     """An event does not end."""
 
 
@@ -35,28 +36,40 @@ class EventReader:
     """Cuts a stream of bytes into events."""
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._swallow = False  # the last event ended in a CR: a LF that comes next belongs to it
+        self._rest = bytearray()
+        self._after_cr = False  # the last event ended in a CR: a LF that comes next belongs to that line end
 
     def feed(self, data: bytes) -> list[SentEvent]:
         """Take bytes; return the events that are whole now. Raises EventTooLong."""
-        if self._rest:
-            data = self._rest + data
-        events, at = [], 0
-        for blank in _BLANK.finditer(data):
-            end = blank.end()
-            if end == len(data) and data.endswith(b"\r"):
-                break  # whether a LF follows decides where the event ends
-            events.append(parse(data[at:end]))
-            at = end
-        self._rest = data[at:]
+        events = []
+        if self._after_cr and data:
+            self._after_cr = False
+            if data.startswith(b"\n"):
+                events.append(SentEvent(b"\n", "", b""))
+                data = data[1:]
+        looked_at = max(0, len(self._rest) - _LONGEST_BLANK)
+        if not self._rest:
+            at = self._cut(data, 0, events)
+            self._rest += data[at:]
+        else:
+            self._rest += data
+            del self._rest[: self._cut(self._rest, looked_at, events)]
         if len(self._rest) > MOST_BYTES:
-            raise EventTooLong(f"the upstream sent an event of more than {MOST_BYTES} bytes")
+            raise EventTooLong(f"The upstream sent an event of more than {MOST_BYTES} bytes.")
         return events
+
+    def _cut(self, data: bytes | bytearray, looked_at: int, events: list[SentEvent]) -> int:
+        """Add the whole events of `data`, none of which ends before `looked_at`. Return where the last one ends."""
+        at = 0
+        for blank in _BLANK.finditer(data, looked_at):
+            events.append(parse(bytes(data[at : blank.end()])))
+            at = blank.end()
+        self._after_cr = 0 < at == len(data) and data.endswith(b"\r")
+        return at
 
     def end(self) -> list[SentEvent]:
         """Hear that nothing more comes. Return what was still open, if it says anything; it may be cut short."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest = bytes(self._rest), bytearray()
         return [parse(rest)] if rest.strip(b"\r\n") else []
 
     @property

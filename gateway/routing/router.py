@@ -7,7 +7,8 @@ Owns beliefs and loads of one model's replicas. Knows no network and no clock; c
 - equal costs go to the one that holds more, then by chance; where others choose among the same replicas, the prompt
   itself takes the place of chance, so that equal ones at one moment meet whoever chooses;
 - what is sent is believed to be resident at once, so equal cold prompts follow each other: work that is under way for
-  this very prompt's beginning is not held against a replica. What the answer says was read corrects the belief.
+  this very prompt's beginning is not held against a replica. What the answer says was read corrects the belief, and a
+  replica that reads nothing of what it was believed to hold, time after time, is believed to have restarted.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Why = Literal["prefix", "load", "chance", "turn", "session"]
 
 DRAWN = 2
 WITHIN = 0.9  # of what was believed
+WIPED = 3  # answers in a row that read nothing of what was surely there
 SLACK_TOKENS = 64  # whole blocks and estimates; an answer that read less than both allow contradicts the belief
 
 
@@ -49,7 +51,9 @@ class Choice:
 
 def refuted(choice: Choice, read: int | None) -> bool:
     """Tell whether an answer that read so much contradicts what was believed when its request was sent."""
-    return read is not None and choice.used is not None and read + SLACK_TOKENS < WITHIN * choice.captured
+    if read is None or choice.used is None or choice.captured <= 2 * SLACK_TOKENS:
+        return False
+    return read + SLACK_TOKENS < WITHIN * choice.captured
 
 
 class Router:
@@ -64,6 +68,7 @@ class Router:
         self._weights: dict[str, float] = {}
         self._chance = chance or Random()  # noqa: S311 - nothing here is a secret
         self._turn = 0
+        self._empty: dict[str, int] = {}  # by replica: answers in a row that read nothing of what was surely there
 
     def weigh(self, replica: str, weight: float) -> None:
         """Say how much faster than a plain one a replica is."""
@@ -99,12 +104,25 @@ class Router:
 
     def learn(self, choice: Choice, wanted: Wanted, now: float, *, read: int | None) -> None:
         """Hear that a prompt is computed and how much of it was read; the answer goes on."""
-        if choice.used is not None and refuted(choice, read):
-            self.residency.contradict(choice.replica, choice.used)
+        if read is not None and choice.used is not None and choice.captured > 2 * SLACK_TOKENS:
+            self._compare(choice, read, choice.used)
         self.residency.note(choice.replica, wanted.path, now + wanted.ttl_s, now)
+
+    def _compare(self, choice: Choice, read: int, used: float) -> None:
+        """Hold what was read against what was believed."""
+        if not refuted(choice, read):
+            self._empty.pop(choice.replica, None)
+            return
+        empty = self._empty.get(choice.replica, 0) + 1 if read <= SLACK_TOKENS else 0
+        self._empty[choice.replica] = empty
+        if empty >= WIPED:
+            self.gone(choice.replica)
+        else:
+            self.residency.contradict(choice.replica, used)
 
     def gone(self, replica: str) -> int:
         """Hear that a replica died, restarted or was removed. Return how many pieces are believed no longer."""
+        self._empty.pop(replica, None)
         return self.residency.forget(replica)
 
     def _unsay(self, choice: Choice, wanted: Wanted) -> None:
