@@ -4,8 +4,9 @@ Owns beliefs and loads of one model's replicas. Knows no network and no clock; c
 - the cost of a replica is what this request would compute there plus what already waits there, in tokens, for each unit
   of its weight; candidates are the replicas that hold some of the prompt and two drawn by chance, so a request that
   nobody knows goes to the less loaded of two (Mitzenmacher, The power of two choices, 2001);
-- equal costs go to the one that holds more, then by chance; where others choose among the same replicas, the prompt
-  itself takes the place of chance, so that equal ones at one moment meet whoever chooses;
+- equal costs go to the one that holds more, then by chance; to hold less than `WORTH_TOKENS` is to hold nothing, or the
+  few words that all prompts begin with would draw every one of them to one replica; where others choose among the same
+  replicas, the prompt itself takes the place of chance, so that equal ones at one moment meet whoever chooses;
 - what is sent is believed to be resident at once, so equal cold prompts follow each other: work that is under way for
   this very prompt's beginning is not held against a replica. What the answer says was read corrects the belief, and a
   replica that reads nothing of what it was believed to hold, time after time, is believed to have restarted.
@@ -29,6 +30,7 @@ Policy = Literal["prefix", "least_load", "round_robin", "session"]
 Why = Literal["prefix", "load", "chance", "turn", "session"]
 
 DRAWN = 2
+WORTH_TOKENS = 64
 WITHIN = 0.9  # of what was believed
 WIPED = 3  # answers in a row that read nothing of what was surely there
 SLACK_TOKENS = 64  # whole blocks and estimates; an answer that read less than both allow contradicts the belief
@@ -47,6 +49,7 @@ class Choice:
     captured: int
     used: float | None  # when the last block of what was captured was last used, as far as is believed
     ticket: int
+    pieces: int = 0  # of the prompt that the chosen one was believed to hold, however few
 
 
 def refuted(choice: Choice, read: int | None) -> bool:
@@ -76,7 +79,8 @@ class Router:
 
     def choose(self, wanted: Wanted, among: Sequence[str], now: float) -> Choice:
         """Choose one of `among`, which must not be empty, and count the request there until it is `over`."""
-        held = self.residency.match(wanted.path, now, among)
+        known = self.residency.match(wanted.path, now, among)
+        held = {name: one for name, one in known.items() if wanted.tokens_at(one.blocks) >= WORTH_TOKENS}
         available = max((one.blocks for one in held.values()), default=0)
         replica, why = self._pick(wanted, among, held)
         pieces = held.get(replica, NOTHING).blocks
@@ -85,7 +89,15 @@ class Router:
         ticket = self.loads.add(replica, wanted.tokens - captured)
         self.residency.note(replica, wanted.path, now + wanted.ttl_s, now, sure=False)
         most = min(wanted.tokens_at(available), max(0, wanted.tokens - 1))
-        return Choice(replica=replica, why=why, available=most, captured=captured, used=used, ticket=ticket)
+        return Choice(
+            replica=replica,
+            why=why,
+            available=most,
+            captured=captured,
+            used=used,
+            ticket=ticket,
+            pieces=known.get(replica, NOTHING).blocks,
+        )
 
     def answering(self, choice: Choice) -> None:
         """Hear that the first token has come: the prompt is computed."""
@@ -127,8 +139,7 @@ class Router:
 
     def _unsay(self, choice: Choice, wanted: Wanted) -> None:
         """Take back what was believed when the request was sent, beyond what was known before."""
-        pieces = wanted.pieces_at(choice.captured)
-        self.residency.cut(choice.replica, wanted.path, pieces)
+        self.residency.cut(choice.replica, wanted.path, choice.pieces)
 
     # ---- policies ----
 
