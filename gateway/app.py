@@ -38,6 +38,7 @@ from gateway.keys import (
     RELOADS,
     RENDERER,
     SETTINGS,
+    SHARING,
     TALLY,
     TIMELINE,
 )
@@ -149,6 +150,8 @@ def _furnish(app: web.Application, house: House) -> None:
     app[DRAIN] = house.drain
     app[RELOADS] = house.reloads
     app[RELAY] = house.relay
+    if house.sharing is not None:
+        app[SHARING] = house.sharing
     app.on_response_prepare.append(write_request_id)
 
 
@@ -169,11 +172,16 @@ async def ready(request: web.Request) -> web.Response:
             "detail": "The gateway is stopping." if draining else backend.detail,
             "upstreams": well,
             "restarts": backend.restarts,
-            "state": request.app[POLICIES].state.degraded or "ok",
+            "state": _degraded(request.app) or "ok",
         },
         status=200 if is_ready else 503,
         headers={} if is_ready else {"Retry-After": "1"},
     )
+
+
+def _degraded(app: web.Application) -> str | None:
+    """Say why this gateway goes by what it knows alone, if it does."""
+    return app[POLICIES].state.degraded or (app[SHARING].degraded if SHARING in app else None)
 
 
 async def metrics_page(request: web.Request) -> web.Response:
@@ -183,7 +191,7 @@ async def metrics_page(request: web.Request) -> web.Response:
         stats = await asyncio.wait_for(backend.stats(), live.STATS_PATIENCE_S)
     except (EngineUnavailable, TimeoutError):
         stats = None
-    degraded = request.app[POLICIES].state.degraded
+    degraded = _degraded(request.app)
     restarts = backend.restarts if EXCHANGES in request.app else None
     page = request.app[METRICS].exposition(stats, restarts, degraded=degraded, card=backend.card)
     return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

@@ -198,7 +198,7 @@ def _serve(configuration: Configuration) -> None:
     from gateway.keyring import Keyring  # noqa: PLC0415
     from gateway.money import Prices  # noqa: PLC0415
     from gateway.relay.upstream import require_keys  # noqa: PLC0415
-    from gateway.state import begin, open_ledger, open_state  # noqa: PLC0415
+    from gateway.state import begin, open_feed, open_ledger, open_state  # noqa: PLC0415
 
     settings, file = configuration.settings, configuration.file
     require_keys(file.upstreams, os.environ)
@@ -228,6 +228,7 @@ def _serve(configuration: Configuration) -> None:
                 secret=os.environ.get("KEEPWARM_SECRET", "").encode(),
                 upstreams=file.upstreams,
                 routing=file.routing,
+                feed=open_feed(shared),
             )
             await listeners.serve(built, serving, admin)
 

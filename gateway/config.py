@@ -80,7 +80,7 @@ class Settings:
     drain: float = _setting(
         "10s",
         parse_interval,
-        "How long answers in flight get to end when the gateway is told to stop; off for no time.",
+        "How long answers in flight get when the gateway is told to stop; off for no time.",
     )
     cors_origins: frozenset[str] = _setting(
         "", parse_origins, "Origins whose web pages may call the gateway, separated by commas; * for every one."

@@ -88,6 +88,14 @@ class UpstreamTold(UpstreamError):
 class UpstreamFailed(UpstreamError):
     """An upstream failed; the message says how, never what it sent."""
 
+    reached = True  # whether it may have worked on the request
+
+
+class UpstreamUnreached(UpstreamFailed):
+    """No connection to it could be made."""
+
+    reached = False
+
 
 class UpstreamSlow(UpstreamError):
     """An upstream did not answer in time."""

@@ -39,8 +39,10 @@ from gateway.recall import Recall
 from gateway.recent import Recent
 from gateway.record import Record, Witness
 from gateway.relay.fleet import Fleet
+from gateway.relay.kv_events import KvEvents
 from gateway.relay.probes import Probes
 from gateway.relay.relay import Relay
+from gateway.relay.sharing import Sharing
 from gateway.relay.upstream import Upstream
 from gateway.reload import Reloads
 from gateway.routing.router import Policy as Routing
@@ -48,6 +50,7 @@ from gateway.tally import Tally
 from gateway.timeline import Timeline
 from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.ledger import LedgerStore
+from prefix_store.residency_feed import Feed
 from prefix_store.store import SharedState
 
 
@@ -80,6 +83,8 @@ class House:
     traffic: Traffic
     office: Office
     relay: Relay
+    sharing: Sharing | None
+    kv_events: KvEvents
     probes: Probes
     reloads: Reloads
     drain: Drain
@@ -98,6 +103,7 @@ def build_house(
     secret: bytes | None = None,
     upstreams: Sequence[Upstream] = (),
     routing: Mapping[str, Routing] = MappingProxyType({}),
+    feed: Feed | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> House:
     """Wire the rooms. Starts nothing. Without a `secret`, what is remembered of requests ends with the process."""
@@ -149,6 +155,8 @@ def build_house(
         traffic=traffic,
         office=office,
         relay=relay,
+        sharing=None if feed is None else Sharing(fleet, feed, secret=secret),
+        kv_events=KvEvents(fleet),
         probes=Probes(fleet, relay.ask_health),
         reloads=Reloads(settings.config, fleet, state, environ=environ),
         drain=Drain([relay] if exchanges is None else [exchanges, relay]),
@@ -208,6 +216,8 @@ async def kept_up(house: House) -> AsyncIterator[None]:
         house.ledger.flushing(),
         house.recall.flushing(),
         house.traffic.flushing(),
+        house.kv_events.following(),
+        contextlib.nullcontext() if house.sharing is None else house.sharing.following(),
         house.probes.probing(),
     ):
         yield

@@ -24,6 +24,7 @@ from gateway.prompt import Renderer
 from gateway.recall import Recall
 from gateway.recent import Recent
 from gateway.relay.relay import Relay
+from gateway.relay.sharing import Sharing
 from gateway.reload import Reloads
 from gateway.tally import Tally
 from gateway.timeline import Timeline
@@ -36,6 +37,7 @@ METRICS: Final = web.AppKey("metrics", Metrics)
 POLICIES: Final = web.AppKey("policies", Policies)
 RENDERER: Final = web.AppKey("renderer", Renderer)
 RELAY: Final = web.AppKey("relay", Relay)
+SHARING: Final = web.AppKey("sharing", Sharing)
 LEDGER: Final = web.AppKey("ledger", Ledger)
 PRICES: Final = web.AppKey("prices", Prices)
 TALLY: Final = web.AppKey("tally", Tally)

@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.api.envelopes import Envelope, envelope_of
-from gateway.errors import CLIENT_LEFT, BadRequest, Problem, problem_of, problem_of_status
+from gateway.errors import CLIENT_LEFT, BadRequest, Problem, UpstreamError, problem_of, problem_of_status
 from gateway.keys import FAILURE, METRICS, REQUEST_ID, STREAM
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger("gateway")
@@ -86,7 +86,7 @@ async def envelop(request: web.Request, handler: Handler) -> web.StreamResponse:
         raise asyncio.CancelledError from None
     except Exception as error:
         problem = problem_of(error)
-        if problem.status == 500:  # noqa: PLR2004 - a bug of ours
+        if problem.status == 500 and not isinstance(error, UpstreamError):  # noqa: PLR2004 - a bug of ours
             log.exception("bug")
         stream: web.StreamResponse | None = request.get(STREAM)
         if stream is None or not stream.prepared:

@@ -18,7 +18,8 @@ import structlog
 
 from gateway.config_file import FileConfig, read_file
 from gateway.errors import ConfigError
-from gateway.relay.fleet import Changes, Fleet
+from gateway.relay.fleet import Fleet
+from gateway.relay.replica import Changes
 from gateway.relay.upstream import require_keys
 from prefix_store.store import Entry, Json, SharedState, StoreUnavailable
 

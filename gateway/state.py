@@ -8,6 +8,7 @@ overrides the stored `default`.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ from prefix_store.classes import CLASSES, RetentionClasses
 from prefix_store.ledger import LedgerStore
 from prefix_store.policy import DEFAULT, Policy, PolicyRefused, default_policy
 from prefix_store.redis_ledger import RedisLedger
+from prefix_store.redis_residency import RedisFeed
 from prefix_store.redis_settings import RedisSettings
 from prefix_store.redis_store import RedisStore
 from prefix_store.sqlite_ledger import SqliteLedger
@@ -57,6 +59,11 @@ async def open_ledger(folder: Path, shared: RedisSettings | None, *, retention_s
         return await SqliteLedger.open(folder / LEDGER_FILE, retention_s=retention_s)
     except (StateError, OSError) as error:
         raise ConfigError(str(error)) from error
+
+
+def open_feed(shared: RedisSettings | None) -> RedisFeed | None:
+    """Return the way to the other gateways; None where there are none. Connects with the first call."""
+    return None if shared is None else RedisFeed(shared, secrets.token_hex(8))
 
 
 async def begin(

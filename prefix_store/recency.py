@@ -19,7 +19,8 @@ class Recency:
     def __init__(self, room: int) -> None:
         """Make a line of `room` slots."""
         self._room = room
-        self._next = self.live = 0
+        self._next: int
+        self.live: int
         self._clear()
 
     @property
@@ -61,7 +62,8 @@ class Recency:
         return {slot: self.take() for slot in slots}
 
     def _clear(self) -> None:
-        self._bits: list[int] = [0] * ((self._room >> CHUNK_BITS) + 1)
+        self._bits = [0] * ((self._room >> CHUNK_BITS) + 1)
         self._chunks = [0] * len(self._bits)
         self._rows = [0] * ((self._room >> ROW_BITS) + 1)
-        self._next = self.live = 0
+        self._next = 0
+        self.live = 0

@@ -20,8 +20,9 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from prefix_store.chain import HASH_BYTES
 from prefix_store.recency import Recency
@@ -41,8 +42,7 @@ def sift(packed: bytes, limit: int) -> array[int]:
     return numbers if limit >= WHOLE else array("Q", [number for number in numbers if number < limit])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt. `blocks` are 64-bit hashes of its blocks, root first; those that are not sampled may be left out."""
 
     at: int  # milliseconds

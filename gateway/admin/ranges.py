@@ -18,7 +18,7 @@ from prefix_store.retention import parse_duration
 
 DEFAULT_S = 3600.0
 LATEST = 253_402_300_799.0  # the last second of the year 9999
-TIMES: Final = "seconds since the epoch, a time such as 2026-05-01T12:00Z, or a span back such as -1h"
+TIMES: Final = "seconds since the epoch, ISO 8601 such as 2026-05-01T12:00Z, a span back such as -1h, or now"
 _SPAN: Final = re.compile(r"-(.+)")
 
 
@@ -99,6 +99,8 @@ def instant(text: str, field: str, now: float) -> float:
 
 
 def _read(text: str, now: float) -> float | None:
+    if text == "now":
+        return now
     try:
         if span := _SPAN.fullmatch(text):
             return now - parse_duration(span[1])

@@ -16,7 +16,8 @@ from gateway.admin.queries import NoQuery
 from gateway.admin.shapes import AdminRefused
 from gateway.errors import ConfigError
 from gateway.keys import RELAY, RELOADS
-from gateway.relay.fleet import Fleet, Replica
+from gateway.relay.fleet import Fleet
+from gateway.relay.replica import Replica
 from gateway.relay.upstream import BUNDLED
 from gateway.reload import APPLIES_TO
 from prefix_store.store import Json

@@ -11,12 +11,12 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from gateway.advice.errors import Unreadable
 from prefix_store.reuse import WHOLE, Use

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from gateway.advice.alerts import Seen, Watch
 from gateway.advice.trace import Group, LogLine
@@ -198,15 +199,7 @@ def _rest(slot: Slot, use: Use) -> None:
 
 
 def _thinner(use: Use, limit: int) -> Use:
-    return Use(
-        at=use.at,
-        group=use.group,
-        ttl=use.ttl,
-        tokens=use.tokens,
-        covered=use.covered,
-        blocks=array("Q", [block for block in use.blocks if block < limit]),
-        block_tokens=use.block_tokens,
-    )
+    return replace(use, blocks=array("Q", [block for block in use.blocks if block < limit]))
 
 
 def _seen(record: Record, facts: PromptFacts, group: Group, packed: bytes, block_tokens: int) -> Seen:

@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from gateway.api.http import body_of, parsed
-from gateway.errors import BadRequest, UnknownModel
-from gateway.keys import DRAIN, EXCHANGES, IDENTITY, RELAY, REQUEST_ID, ROUTE, STREAM
+from gateway.errors import BadRequest, Problem, UnknownModel
+from gateway.keys import DRAIN, EXCHANGES, FAILURE, IDENTITY, RELAY, REQUEST_ID, ROUTE, STREAM
 from gateway.relay.attempt import Attempt
 from gateway.relay.call import Call, call_of
 from gateway.relay.here import Here
@@ -73,9 +74,27 @@ async def _passed_on(request: web.Request, attempt: Attempt) -> web.StreamRespon
         return web.Response(body=attempt.body, headers=headers)
     response = web.StreamResponse(headers=headers | {"X-Accel-Buffering": "no"})
     request[STREAM] = response
+    if attempt.call.endpoint == "responses":
+        request[FAILURE] = _responses_failure(attempt)
     await response.prepare(request)
     async for data in attempt.chunks():
         await response.write(data)
     if attempt.tap.error is None or attempt.tap.told:
         await response.write_eof()
     return response
+
+
+def _responses_failure(attempt: Attempt) -> Callable[[Problem], bytes]:
+    """Return what shapes an error as the Responses API's last event, numbered on from what the upstream sent."""
+
+    def shaped(problem: Problem) -> bytes:
+        told = {
+            "type": "error",
+            "code": problem.code,
+            "message": problem.message,
+            "param": problem.param,
+            "sequence_number": attempt.tap.sequence + 1,
+        }
+        return b"event: error\ndata: " + msgspec.json.encode(told) + b"\n\n"
+
+    return shaped

@@ -24,7 +24,7 @@ SALT_FIELD = "cache_salt"
 
 _FLAG: Final = msgspec.json.Decoder(bool | None)
 _WORDS: Final = msgspec.json.Decoder(str | None)
-_ANYTHING: Final = msgspec.json.Decoder(object)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, object] | None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,11 @@ class Call:
     def repeatable(self) -> bool:
         """Whether it may be sent again after an upstream may have worked on it: it leaves nothing behind there."""
         return self.endpoint != "responses" or bytes(self.fields.get("store", b"")) == b"false"
+
+    @property
+    def counts_only(self) -> bool:
+        """Whether it only asks how long its prompt is, of which nothing is computed."""
+        return self.endpoint in {"input_tokens", "count_tokens"}
 
     @property
     def usage_hidden(self) -> bool:
@@ -86,11 +91,11 @@ def call_of(
         fields=fields,
         model=_plain(fields, "model", _WORDS, "a string") or "",
         streamed=streamed,
-        asked_usage=options.get("include_usage") is True,
+        asked_usage=_asked(options),
         tenant=tenant,
         key=key,
         headers=headers,
-        session=headers.get("x-session-id", "") or (_text(fields, "prompt_cache_key") or ""),
+        session=headers.get("x-session-id", "") or _text(fields, "prompt_cache_key") or "",
     )
 
 
@@ -109,15 +114,23 @@ def _plain(fields: Fields, name: str, decoder: msgspec.json.Decoder[Any], fits: 
         return None
     try:
         return decoder.decode(raw)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadRequest(f"Invalid '{name}': it must be {fits}.", param=name, code="invalid_type") from error
 
 
 def _text(fields: Fields, name: str) -> str | None:
-    value = _plain(fields, name, _ANYTHING, "")
-    return value if isinstance(value, str) else None
+    raw = fields.get(name)
+    return _plain(fields, name, _WORDS, "a string") if raw is not None and bytes(raw).startswith(b'"') else None
 
 
 def _object(fields: Fields, name: str) -> dict[str, object]:
-    value = _plain(fields, name, _ANYTHING, "an object")
-    return value if isinstance(value, dict) else {}
+    return _plain(fields, name, _OBJECT, "an object") or {}
+
+
+def _asked(options: Mapping[str, object]) -> bool:
+    """Whether the client wants usage in its stream."""
+    asked = options.get("include_usage")
+    if asked is not None and not isinstance(asked, bool):
+        name = "stream_options.include_usage"
+        raise BadRequest(f"Invalid '{name}': it must be true or false.", param=name, code="invalid_type")
+    return asked is True

@@ -9,75 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from random import Random
+from typing import Protocol
 
 from gateway.errors import NotSpoken, NoUpstream
 from gateway.relay.bundled import Engine, bundled
 from gateway.relay.health import REST_S, Health
+from gateway.relay.replica import Changes, Replica, changes_of
 from gateway.relay.upstream import BUNDLED, Endpoint, Upstream
 from gateway.routing.router import Choice, Policy, Router
 from gateway.routing.wanted import PIECE_BYTES, Wanted
-from prefix_store.breaker import Circuit
 
 BLOCK_BYTES_PER_TOKEN = 4.0  # until answers say better
-
-
-@dataclass(slots=True)
-class Replica:
-    """One upstream and what is known of it. Counts only grow."""
-
-    upstream: Upstream
-    health: Health
-    engine: Engine | None = None  # of the bundled one
-    life: int = 0  # how often it was lost: what it was sent before is not believed of it any more
-    open: int = 0  # requests that it is answering
-    requests: int = 0
-    failures: int = 0
-    draining: bool = False
-    prompt_tokens: int = 0  # of answers that said what was read
-    read_tokens: int = 0
-    available_tokens: int = 0
-    captured_tokens: int = 0
-
-    @property
-    def name(self) -> str:
-        """What metrics, ledger and page call it."""
-        return self.upstream.name
-
-    @property
-    def well(self) -> bool:
-        """Whether it is there, well, and not on its way out."""
-        if self.draining or (self.engine is not None and self.engine.card is None):
-            return False
-        return self.health.well and self.health.open
-
-    @property
-    def may_be_asked(self) -> bool:
-        """Whether it is well and has room."""
-        return self.well and self.open < self.upstream.max_requests
-
-    @property
-    def state(self) -> str:
-        """Return its state in one word, the gravest first."""
-        if self.draining:
-            return "draining"
-        if self.engine is not None:
-            return "unwell" if self.engine.card is None else BUNDLED
-        if not self.health.well:
-            return "unwell"
-        if self.health.breaker.circuit is not Circuit.CLOSED:
-            return str(self.health.breaker.circuit.value)
-        return "aside" if self.health.aside else "well"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What became of upstreams, by name."""
-
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    changed: tuple[str, ...]
-    unchanged: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -86,6 +30,20 @@ class _Model:
 
     router: Router
     bytes_per_token: float = field(default=BLOCK_BYTES_PER_TOKEN)
+    piece_bytes: float = float(PIECE_BYTES)
+
+
+class Follower(Protocol):
+    """Who is told what a fleet learns, at once and without waiting."""
+
+    def computed(self, model: str, choice: Choice, wanted: Wanted, now: float) -> None:
+        """Hear that a prompt is computed; its answer goes on."""
+
+    def learnt(self, model: str, choice: Choice, wanted: Wanted, now: float, *, read: int | None) -> None:
+        """Hear what an answer said: its prompt was computed, and `read` tokens of it were not, where it said so."""
+
+    def lost(self, replica: str) -> None:
+        """Hear that a replica holds nothing any more."""
 
 
 class Fleet:
@@ -111,7 +69,15 @@ class Fleet:
         self._clock, self._chance = clock, chance
         self._engine, self._engine_requests, self._engine_life = engine, engine_requests, 0
         self._models: dict[str, _Model] = {}
+        self._followers: list[Follower] = []
+        self._capacities: dict[str, int] = {}  # in tokens, of replicas that said
         self.replace(upstreams, policies or {})
+
+    def follow(self, follower: Follower) -> None:
+        """Tell `follower` from now on, and choose as one of several that choose."""
+        self._followers.append(follower)
+        for model in self._models.values():
+            model.router.together = True
 
     def replace(self, upstreams: Iterable[Upstream], policies: Mapping[str, Policy] | None = None) -> Changes:
         """Go on with these upstreams, and these policies if any are given; all at once.
@@ -122,12 +88,13 @@ class Fleet:
         before = {name: one.upstream for name, one in self.replicas.items() if one.engine is None}
         self.models = frozenset(model for one in wanted.values() for model in one.models)
         self.policies = dict(self.policies if policies is None else policies)
-        changes = _changes(before, wanted)
+        changes = changes_of(before, wanted)
         if self._engine is not None and self._engine.model in self.models:
             wanted[BUNDLED] = bundled(self._engine.model, self._engine_requests)
         for name, replica in list(self.replicas.items()):
             new = wanted.get(name)
             if new is None or (new.base_url, new.kind) != (replica.upstream.base_url, replica.upstream.kind):
+                self._capacities.pop(name, None)
                 self.lost(name)
                 del self.replicas[name]
         self._models = {model: known for model, known in self._models.items() if model in self.models}
@@ -148,11 +115,15 @@ class Fleet:
             self.replicas[name] = Replica(upstream, Health(self._clock), engine)
         for model in upstream.models:
             self.router(model).weigh(name, upstream.weight)
+        if upstream.capacity_tokens is not None:
+            self.bound(name, upstream.capacity_tokens)
 
     def router(self, model: str) -> Router:
         """Return the router of a model."""
         if model not in self._models:
-            self._models[model] = _Model(Router(self.policies.get(model, "prefix"), chance=self._chance))
+            router = Router(self.policies.get(model, "prefix"), chance=self._chance)
+            router.together = bool(self._followers)
+            self._models[model] = _Model(router)
         return self._models[model].router
 
     def tokens(self, model: str, size: int) -> int:
@@ -160,11 +131,13 @@ class Fleet:
         self.router(model)
         return max(1, round(size / self._models[model].bytes_per_token))
 
-    def learn_size(self, model: str, size: int, tokens: int) -> None:
-        """Hear how many tokens a prompt of so many bytes was."""
+    def learn_size(self, model: str, size: int, tokens: int, pieces: int = 0) -> None:
+        """Hear how many tokens a prompt of so many bytes was, and in how many pieces it was hashed."""
         if size and tokens and model in self._models:
             known = self._models[model]
             known.bytes_per_token += 0.1 * (size / tokens - known.bytes_per_token)
+            if pieces:
+                known.piece_bytes += 0.1 * (size / pieces - known.piece_bytes)
 
     def choose(
         self, model: str, endpoint: Endpoint, wanted: Wanted, now: float, *, tried: Collection[str] = ()
@@ -193,11 +166,58 @@ class Fleet:
             kept.remove(replica)
         raise NoUpstream(f"No upstream that serves {model!r} can be asked now.", retry_after_s=REST_S)
 
-    def lost(self, name: str) -> int:
+    def computed(self, router: Router, model: str, choice: Choice, wanted: Wanted, now: float) -> float:
+        """Hear from whom `router` chose that a prompt is computed at `now`, which is returned; its answer goes on."""
+        router.answering(choice)
+        for follower in self._followers:
+            follower.computed(model, choice, wanted, now)
+        return now
+
+    def over(
+        self,
+        router: Router,
+        model: str,
+        choice: Choice,
+        wanted: Wanted,
+        now: float,
+        *,
+        read: int | None,
+        computed: bool,
+    ) -> None:
+        """Hear that a request is over, as its router hears it."""
+        router.over(choice, wanted, now, read=read, computed=computed)
+        if computed:
+            for follower in self._followers:
+                follower.learnt(model, choice, wanted, now, read=read)
+
+    def bound(self, name: str, tokens: int) -> None:
+        """Hear how many tokens an upstream's cache holds. What its operator said of it stands."""
+        if name in self.replicas:
+            self._capacities[name] = self.replicas[name].upstream.capacity_tokens or tokens
+            for model in self.replicas[name].upstream.models:
+                self._bound(model, name)
+
+    def _bound(self, model: str, name: str) -> None:
+        self.router(model)
+        known = self._models[model]
+        pieces = self._capacities[name] * known.bytes_per_token / known.piece_bytes
+        known.router.residency.bound(name, max(1, ceil(pieces)))
+
+    def routers(self) -> list[tuple[str, Router]]:
+        """Return each model's router."""
+        return [(model, known.router) for model, known in self._models.items()]
+
+    def lost(self, name: str, *, tell: bool = True) -> int:
         """Hear that an upstream restarted, was reset or is gone. Return how many pieces are believed no longer."""
         if name in self.replicas:
             self.replicas[name].life += 1
-        return sum(model.router.gone(name) for model in self._models.values())
+        for follower in self._followers if tell else ():
+            follower.lost(name)
+        gone = sum(model.router.gone(name) for model in self._models.values())
+        if name in self._capacities and name in self.replicas:
+            for model in self.replicas[name].upstream.models:
+                self._bound(model, name)
+        return gone
 
     def load_tokens(self, name: str) -> int:
         """Return the work that waits at an upstream, in tokens."""
@@ -211,13 +231,3 @@ class Fleet:
                 for known in self._models.values()
             )
         )
-
-
-def _changes(before: Mapping[str, Upstream], after: Mapping[str, Upstream]) -> Changes:
-    both = sorted(before.keys() & after.keys())
-    return Changes(
-        added=tuple(sorted(after.keys() - before.keys())),
-        removed=tuple(sorted(before.keys() - after.keys())),
-        changed=tuple(name for name in both if before[name] != after[name]),
-        unchanged=tuple(name for name in both if before[name] == after[name]),
-    )

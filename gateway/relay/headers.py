@@ -7,7 +7,7 @@ listed does not cross.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 UP: Final = ("accept", "accept-language", "user-agent", "traceparent", "tracestate", "idempotency-key")
@@ -21,13 +21,12 @@ DOWN_PREFIXES: Final = ("x-ratelimit-", "anthropic-ratelimit-")
 def upward(given: Mapping[str, str], *, request_id: str, credentials: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that go to an upstream. `credentials` are the upstream's own."""
     named = _connection(given)
-    kept = {
-        name.lower(): value
-        for name, value in given.items()
-        if name.lower() not in named and name.lower() not in UP_NEVER and _crosses(name.lower(), UP, UP_PREFIXES)
-    }
     return {
-        **kept,
+        **_joined(
+            (name, value)
+            for name, value in _lines(given)
+            if name not in named and name not in UP_NEVER and _crosses(name, UP, UP_PREFIXES)
+        ),
         "content-type": "application/json",
         "accept-encoding": "identity",  # events are read beside, and a first byte must not wait for a compressor
         "x-request-id": request_id,
@@ -38,11 +37,9 @@ def upward(given: Mapping[str, str], *, request_id: str, credentials: Mapping[st
 def downward(given: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of an upstream's answer that a client gets."""
     named = _connection(given)
-    return {
-        name.lower(): value
-        for name, value in given.items()
-        if name.lower() not in named and _crosses(name.lower(), DOWN, DOWN_PREFIXES)
-    }
+    return _joined(
+        (name, value) for name, value in _lines(given) if name not in named and _crosses(name, DOWN, DOWN_PREFIXES)
+    )
 
 
 def _crosses(name: str, listed: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
@@ -51,4 +48,18 @@ def _crosses(name: str, listed: tuple[str, ...], prefixes: tuple[str, ...]) -> b
 
 def _connection(given: Mapping[str, str]) -> set[str]:
     """Return the headers that the sender meant for its neighbour alone."""
-    return {name.strip().lower() for name in given.get("Connection", "").split(",")}
+    return {one.strip().lower() for name, value in _lines(given) if name == "connection" for one in value.split(",")}
+
+
+def _lines(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield every header line; a name may come more than once."""
+    for name, value in given.items():
+        yield name.lower(), value
+
+
+def _joined(lines: Iterator[tuple[str, str]]) -> dict[str, str]:
+    """Make one line of those that share a name (RFC 9110, section 5.3)."""
+    headers: dict[str, str] = {}
+    for name, value in lines:
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers

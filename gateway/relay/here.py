@@ -25,5 +25,6 @@ class Here(Attempt):
         """Hear how the exchange ended, and say in its record where it was routed."""
         if record.prompt is not None:
             self.tap.begun = True
-            self.tap.reported = Reported(prompt=record.prompt.prompt, read=record.prompt.read, output=record.generated)
+            facts = record.prompt
+            self.tap.heard(Reported(prompt=facts.prompt, read=facts.read, output=record.generated))
         return replace(record, routed=routed_of(self))

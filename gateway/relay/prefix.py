@@ -41,18 +41,14 @@ def parts_of(endpoint: Endpoint, fields: Fields) -> Iterator[bytes]:
         value = fields.get(name)
         if value is None:
             continue
-        raw = bytes(value)
-        yield name.encode()
-        if not raw.startswith(b"["):
-            yield _unmarked(raw)
-            continue
+        raw, head = bytes(value), name.encode()
         try:
-            items = _LIST.decode(raw)
+            items = [bytes(item) for item in _LIST.decode(raw)] if raw.startswith(b"[") else [raw]
         except msgspec.MsgspecError:
-            yield raw
-            continue
-        for item in items:
-            yield _unmarked(bytes(item))
+            items = [raw]
+        for item in items or [b""]:
+            yield head + _unmarked(item)
+            head = b""
 
 
 def _unmarked(raw: bytes) -> bytes:

@@ -14,7 +14,8 @@ from typing import Final
 
 import structlog
 
-from gateway.relay.fleet import Fleet, Replica
+from gateway.relay.fleet import Fleet
+from gateway.relay.replica import Replica
 from gateway.relay.upstream import Upstream
 
 TIMEOUT_S: Final = 2.0

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -26,31 +27,28 @@ from gateway.errors import (
     CLIENT_LEFT,
     GatewayError,
     NoUpstream,
+    Stopping,
     UpstreamError,
-    UpstreamFailed,
-    UpstreamSlow,
-    UpstreamTold,
     problem_of,
 )
 from gateway.exchange import Governs
 from gateway.record import Outcome, Witness
 from gateway.relay import headers
-from gateway.relay.attempt import Attempt, whole
+from gateway.relay.attempt import Attempt, beginning, some_of, whole
 from gateway.relay.call import Call
 from gateway.relay.fleet import Fleet
 from gateway.relay.here import Here
 from gateway.relay.tap import Tap
 from gateway.relay.told import told_of
-from gateway.relay.told_record import record_of
+from gateway.relay.told_record import NOBODY, record_of
 from gateway.relay.upstream import BUNDLED, Upstream
+from gateway.relay.verdict import at_fault, goes_on, is_dead, meant_by, seconds_of
 from gateway.routing.wanted import Wanted
 
 ATTEMPTS: Final = 3
-ANSWER_BYTES: Final = 64 << 20  # of an answer that is not streamed
-ERROR_BYTES: Final = 1 << 16
-HASHED_INLINE_BYTES: Final = 1 << 20  # of a prompt that is hashed at once: some milliseconds
+IDLE_S: Final = 4.0  # that a connection is kept; widespread servers close theirs after 5, and a race is lost
+HASHED_INLINE_BYTES: Final = 1 << 20  # of a body whose prompt is hashed at once: some milliseconds
 WHOLE_BYTES: Final = 1 << 18  # of a body that is handed to the socket in one piece
-RETRIED: Final = frozenset({429, 500, 502, 503, 504, 529})
 
 log = structlog.get_logger("gateway.relay")
 
@@ -75,19 +73,23 @@ class Relay:
         self._witnesses, self._clock, self._wall = tuple(witnesses), clock, wall
         self._session: aiohttp.ClientSession | None = None
         self.retries = 0
+        self._attempts: set[Attempt] = set()  # that are giving their answer
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def start(self) -> None:
         """Open what connections are made with."""
-        connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, keepalive_timeout=30)
+        connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=30, keepalive_timeout=IDLE_S)
         self._session = aiohttp.ClientSession(
             connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=None)
         )
 
     async def stop(self) -> None:
-        """Close every connection."""
+        """Close every connection. Whoever still reads an answer hears Stopping."""
+        for attempt in self._attempts:
+            if attempt.response is not None:
+                attempt.response.content.set_exception(Stopping("This gateway has stopped."))
         if self._session is not None:
             await self._session.close()
 
@@ -115,41 +117,56 @@ class Relay:
         else:
             path, ends = await asyncio.to_thread(call.prefix, self._secret)
         wanted, size = self._wanted(call, path, ends)
-        self._open += 1
-        self._idle.clear()
+        tried: list[str] = []
         attempt: Attempt | None = None
         outcome: Outcome = "failed"
         status = 500
+        fault: bool | None = None  # whether the upstream failed; None: nobody can say
+        self._open += 1
+        self._idle.clear()
         try:
-            attempt = await self._first(call, wanted)
+            attempt = await self._first(call, wanted, tried)
+            self._attempts.add(attempt)
             yield attempt
             outcome, status = _end(attempt.tap)
-        except (asyncio.CancelledError, GeneratorExit):
+            fault = outcome == "failed"
+        except (asyncio.CancelledError, GeneratorExit, ConnectionError):  # ConnectionError: writing to the client
             outcome, status = "cancelled", CLIENT_LEFT
             raise
         except GatewayError as error:
             status = problem_of(error).status
             outcome = "refused" if status < 500 else "failed"  # noqa: PLR2004 - the border between theirs and ours
+            fault = at_fault(error)
             raise
         finally:
             now = self._clock()
             if attempt is not None:
-                self._close(attempt, wanted, outcome, now)
-                self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0)
+                self._attempts.discard(attempt)
+                self._close(attempt, wanted, now, fault=fault)
+                self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0, len(wanted.ends))
             if not isinstance(attempt, Here):  # whose exchange is told by those who answered it
-                self._tell(call, attempt, outcome, status, at, began, now)
+                upstream = tried[-1] if tried else NOBODY
+                self._tell(call, attempt, upstream, outcome, status, at, began, now)
             self._open -= 1
             if not self._open:
                 self._idle.set()
 
     def _tell(
-        self, call: Call, attempt: Attempt | None, outcome: Outcome, status: int, at: float, began: float, now: float
+        self,
+        call: Call,
+        attempt: Attempt | None,
+        upstream: str,
+        outcome: Outcome,
+        status: int,
+        at: float,
+        began: float,
+        now: float,
     ) -> None:
         first = attempt.first_token_at if attempt is not None else None
         first_token_s = None if first is None else first - began
         record = record_of(call, attempt, outcome, status, at=at, seconds=now - began, first_token_s=first_token_s)
         least = self._policies.known.govern(model=call.model, tenant=call.tenant).min_tokens
-        record = replace(record, min_tokens=least)
+        record = replace(record, min_tokens=least, upstream=upstream)
         for witness in self._witnesses:
             witness.ended(record, b"")
 
@@ -171,9 +188,8 @@ class Relay:
 
     # ---- before the first byte ----
 
-    async def _first(self, call: Call, wanted: Wanted) -> Attempt:
-        """Return the first attempt that has something to give."""
-        tried: list[str] = []
+    async def _first(self, call: Call, wanted: Wanted, tried: list[str]) -> Attempt:
+        """Return the first attempt that has something to give; note in `tried` who was asked."""
         last: UpstreamError | None = None
         for _ in range(ATTEMPTS):
             try:
@@ -182,19 +198,23 @@ class Relay:
                 if last is not None:
                     raise last from None
                 raise
+            self.retries += last is not None
             tried.append(replica.name)
             router = self.fleet.router(call.model)
+            told = partial(self.fleet.computed, router, call.model, choice, wanted)
             if replica.name == BUNDLED:
-                return Here(call, replica, choice, router, self._clock)
-            attempt = Attempt(call, replica, choice, router, self._clock)
+                return Here(call, replica, choice, router, self._clock, told)
+            attempt = Attempt(call, replica, choice, router, self._clock, told)
             try:
                 await self._try(attempt)
             except BaseException as error:
                 last = self._failed(attempt, wanted, error)
-                if last is None or self.http.closed or not _again(call, last):
-                    raise (last or error) from error
-                self.retries += 1
-                log.info("upstream_failed", upstream=replica.name, why=str(last))
+                if last is None:
+                    raise
+                problem = problem_of(last)
+                log.info("upstream_failed", upstream=replica.name, status=problem.status, code=problem.code)
+                if self.http.closed or not goes_on(call, last):
+                    raise last from None
             else:
                 return attempt
         assert last is not None, "there was an attempt"
@@ -206,59 +226,66 @@ class Relay:
         sent = headers.upward(call.headers, request_id=call.id, credentials=upstream.credentials(self._environ))
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=upstream.connect_timeout)
         body = call.body_for(upstream, self._secret)
-        async with asyncio.timeout(upstream.first_byte_timeout):
+        async with asyncio.timeout(upstream.first_byte_timeout) as patience:
             attempt.response = response = await self.http.post(
                 upstream.url(call.endpoint), data=_payload(body), headers=sent, timeout=timeout, allow_redirects=False
             )
             if response.status != 200:  # noqa: PLR2004 - an answer
-                told = told_of(response.status, await response.content.read(ERROR_BYTES))
-                told.retry_after_s = _seconds(response.headers.get("Retry-After"))
+                told = told_of(response.status, await beginning(response))
+                told.retry_after_s = seconds_of(response.headers.get("Retry-After"))
                 raise told
             if call.streamed and response.content_type == "text/event-stream":
                 await attempt.first_event()
             else:
-                attempt.body = await whole(response)
+                first = await some_of(response, upstream.first_byte_timeout)
+                patience.reschedule(None)
+                attempt.body = await whole(response, first, upstream.idle_timeout)
                 attempt.tap.whole(attempt.body)
-                if attempt.tap.error is not None:
+                if attempt.tap.error is not None and not attempt.tap.told:
                     raise attempt.tap.error
 
     def _failed(self, attempt: Attempt, wanted: Wanted, error: BaseException) -> UpstreamError | None:
         """End an attempt that gave nothing. Return what went wrong, None where the client left."""
-        told = _told(error, attempt.replica.name)
-        fault = told is not None and not (isinstance(told, UpstreamTold) and told.status < 500 and told.status != 429)  # noqa: PLR2004 - theirs
+        told = meant_by(error, attempt.replica.name)
+        self._judge(attempt, fault=None if told is None else at_fault(told))
         self._release(attempt, wanted, read=None, computed=False)
-        if told is None:
+        if is_dead(error):
+            self.fleet.lost(attempt.replica.name)
+        return told
+
+    @staticmethod
+    def _judge(attempt: Attempt, *, fault: bool | None) -> None:
+        """Tell an upstream's health of an answer."""
+        if fault is None:
             attempt.replica.health.gave_up()
         else:
             attempt.replica.health.answered(well=not fault)
             attempt.replica.failures += fault
-        return told
 
     # ---- after it ----
 
-    def _close(self, attempt: Attempt, wanted: Wanted, outcome: Outcome, now: float) -> None:
+    def _close(self, attempt: Attempt, wanted: Wanted, now: float, *, fault: bool | None) -> None:
         tap, replica = attempt.tap, attempt.replica
-        replica.failures += outcome == "failed"
-        if outcome == "cancelled":
-            replica.health.gave_up()
-        elif not isinstance(attempt, Here):  # whose engine says itself whether it is well
-            replica.health.answered(well=outcome == "finished")
+        if not isinstance(attempt, Here):  # whose engine says itself whether it is well
+            self._judge(attempt, fault=fault)
         read = tap.reported.read
         if read is not None:
             replica.prompt_tokens += tap.reported.prompt or 0
             replica.read_tokens += read
             replica.available_tokens += attempt.choice.available
             replica.captured_tokens += attempt.choice.captured
-        self._release(attempt, wanted, read=read, computed=tap.begun, now=now)
+        computed = (tap.begun or tap.finished or tap.ended) and not attempt.call.counts_only
+        self._release(attempt, wanted, read=read, computed=computed, now=now)
 
     def _release(
         self, attempt: Attempt, wanted: Wanted, *, read: int | None, computed: bool, now: float | None = None
     ) -> None:
+        now = self._clock() if now is None else now
+        router, choice = attempt.router, attempt.choice
         if attempt.life == attempt.replica.life:
-            now = self._clock() if now is None else now
-            attempt.router.over(attempt.choice, wanted, now, read=read, computed=computed)
+            self.fleet.over(router, attempt.call.model, choice, wanted, now, read=read, computed=computed)
         else:  # it restarted or was removed meanwhile: nothing that it computed is there any more
-            attempt.router.loads.take(attempt.choice.ticket)
+            router.loads.take(choice.ticket)
         attempt.replica.open -= 1
         if attempt.response is not None:
             if attempt.response.content.at_eof():
@@ -279,31 +306,3 @@ def _end(tap: Tap) -> tuple[Outcome, int]:
 def _payload(body: bytes) -> bytes | io.BytesIO:
     """Return a body as it is sent: a long one piece by piece, so that no other stream waits for it."""
     return body if len(body) <= WHOLE_BYTES else io.BytesIO(body)
-
-
-def _told(error: BaseException, name: str) -> UpstreamError | None:
-    """Say what an exception means; None: the client left."""
-    match error:
-        case UpstreamError():
-            return error
-        case TimeoutError() if not isinstance(error, aiohttp.ConnectionTimeoutError):
-            return UpstreamSlow("The upstream did not answer in time.")
-        case aiohttp.ClientError() | OSError():
-            log.warning("upstream_unreachable", upstream=name, why=type(error).__name__)
-            return UpstreamFailed("The upstream could not be reached, or ended the connection.")
-        case _:
-            return None
-
-
-def _again(call: Call, error: UpstreamError) -> bool:
-    """Whether another upstream may be tried."""
-    if isinstance(error, UpstreamTold):
-        return error.status in RETRIED and call.repeatable
-    return isinstance(error, UpstreamFailed) and call.repeatable
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        return None if text is None else max(1.0, float(text))
-    except ValueError:
-        return None

@@ -1,7 +1,8 @@
 """A client's JSON body with a field or two changed, everything else byte for byte as it came.
 
 Rule: values are never read where they need not be, so a long prompt costs one pass over its bytes; where nothing
-changes, the very bytes that came go on.
+changes, the very bytes that came go on. A field that is new stands at the end; where one that was there changes, the
+others keep their order and their values' bytes.
 """
 
 from __future__ import annotations
@@ -31,16 +32,25 @@ def fields_of(body: bytes) -> Fields:
 
 def spliced(body: bytes, fields: Fields, changes: Mapping[str, object]) -> bytes:
     """Return the body with some fields set, or taken out where the change is None. No change: the same bytes."""
-    if all(name not in fields if value is None else _is(fields, name, value) for name, value in changes.items()):
-        return body
-    after: dict[str, object] = dict(fields)
+    new: dict[str, object] = {}
+    after: dict[str, object] = {}
     for name, value in changes.items():
-        if value is None:
-            after.pop(name, None)
-        else:
+        if name not in fields and value is not None:
+            new[name] = value
+        elif name in fields and not _is(fields, name, value):
             after[name] = value
-    return msgspec.json.encode(after)
+    if after:
+        kept = {name: after.get(name, raw) for name, raw in fields.items()}
+        body = msgspec.json.encode({name: value for name, value in kept.items() if value is not None})
+        fields = {name: raw for name, raw in fields.items() if kept[name] is not None}
+    return _with(body, new, first=not fields) if new else body
+
+
+def _with(body: bytes, new: Mapping[str, object], *, first: bool) -> bytes:
+    """Return a body with fields after its last one."""
+    end = body.rindex(b"}")
+    return b"".join((body[:end], b"" if first else b",", msgspec.json.encode(new)[1:-1], body[end:]))
 
 
 def _is(fields: Fields, name: str, value: object) -> bool:
-    return name in fields and bytes(fields[name]) == msgspec.json.encode(value)
+    return value is not None and bytes(fields[name]) == msgspec.json.encode(value)

@@ -48,7 +48,13 @@ HEALTH: Final[Mapping[Kind, str | None]] = {  # below the host, not the base URL
 BUNDLED: Final = "bundled"  # the name of the engine that comes with the gateway
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+_ZEROMQ: Final = re.compile(r"tcp://[^\s/]+:(?P<port>[0-9]{1,5})|ipc://.+")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _is_zeromq(place: str) -> bool:
+    found = _ZEROMQ.fullmatch(place)
+    return found is not None and int(found["port"] or 1) <= 65_535  # noqa: PLR2004 - the last port
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +75,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     idle_timeout: Seconds = 60.0  # between two bytes of an answer
     health_interval: Seconds = 5.0  # between two questions whether it is well
     kv_events: str | None = None  # where vLLM publishes what its cache holds, such as tcp://127.0.0.1:5557
+    kv_events_replay: str | None = None  # where it plays those again that were missed, such as tcp://127.0.0.1:5558
     salt: bool | None = None  # whether `cache_salt` is sent; None: where its kind takes it
 
     def __post_init__(self) -> None:
@@ -84,8 +91,11 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("models: name at least one")
         if self.key_env is not None and _VARIABLE.fullmatch(self.key_env) is None:
             raise ValueError("key_env: is not the name of an environment variable")
-        if self.kv_events is not None and not self.kv_events.startswith(("tcp://", "ipc://")):
-            raise ValueError("kv_events: is not a ZeroMQ address such as tcp://10.0.0.7:5557")
+        for field, place in (("kv_events", self.kv_events), ("kv_events_replay", self.kv_events_replay)):
+            if place is not None and not _is_zeromq(place):
+                raise ValueError(f"{field}: is not a ZeroMQ address such as tcp://10.0.0.7:5557")
+        if self.kv_events_replay is not None and self.kv_events is None:
+            raise ValueError("kv_events_replay: has no kv_events beside it")
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:

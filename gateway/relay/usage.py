@@ -1,13 +1,14 @@
 """What an upstream says a request cost, in whichever API's words. Pure.
 
 Rule: absent stays absent. A number is taken only where it is a plain count that can be true: cached tokens beyond the
-prompt are no answer, and a field that is not there is not zero.
+prompt are no answer, and a field that is not there is not zero. Of what comes piece by piece the later word counts,
+field by field, and only the whole is judged.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +18,9 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 class _Lenient(msgspec.Struct, frozen=True):
     """Unknown fields pass."""
+
+
+_Told = TypeVar("_Told", bound=_Lenient)
 
 
 class _PromptDetails(_Lenient, frozen=True):
@@ -61,23 +65,37 @@ class Reported:
 NOTHING: Final = Reported()
 
 
-def merged(before: Reported, after: Reported) -> Reported:
-    """Join what came early in a stream with what came late: the later word counts where there is one."""
-    fields = {
-        name: later if (later := getattr(after, name)) is not None else getattr(before, name)
-        for name in Reported.__dataclass_fields__
-    }
-    return Reported(**fields)
+class Usage:
+    """What an answer has said so far of its cost."""
+
+    def __init__(self, *, anthropic: bool) -> None:
+        self._told: _OpenAI | _Anthropic = _Anthropic() if anthropic else _OpenAI()
+        self.reported: Reported = NOTHING
+
+    def hear(self, usage: msgspec.Raw) -> None:
+        """Read a `usage` object. What is not one says nothing."""
+        told = self._told
+        try:
+            if isinstance(told, _Anthropic):
+                self._told = told = _merged(told, _ANTHROPIC.decode(usage))
+                self.reported = _anthropic(told)
+            else:
+                self._told = told = _merged(told, _OPENAI.decode(usage))
+                self.reported = _openai(told)
+        except (msgspec.MsgspecError, RecursionError):
+            return
 
 
-def reported(usage: msgspec.Raw, *, anthropic: bool) -> Reported:
-    """Read a `usage` object. What is not one says nothing."""
-    try:
-        if anthropic:
-            return _anthropic(msgspec.json.decode(usage, type=_Anthropic | None) or _Anthropic())
-        return _openai(msgspec.json.decode(usage, type=_OpenAI | None) or _OpenAI())
-    except msgspec.MsgspecError:
-        return NOTHING
+_OPENAI: Final = msgspec.json.Decoder(_OpenAI)
+_ANTHROPIC: Final = msgspec.json.Decoder(_Anthropic)
+
+
+def _merged(before: _Told, after: _Told) -> _Told:
+    """Join what came early in a stream with what came late."""
+    names = before.__struct_fields__
+    return type(before)(
+        *[later if (later := getattr(after, name)) is not None else getattr(before, name) for name in names]
+    )
 
 
 def _openai(told: _OpenAI) -> Reported:

@@ -247,6 +247,7 @@ async def test_a_request_that_left_before_its_prompt_was_processed_is_not_rememb
     asked.cancel()
     await asyncio.wait_for(gateway.backend.left.acquire(), 5)
     gateway.script(["hi"])
+    assert gateway.house.exchanges is not None
     await gateway.house.exchanges.drained()
     running = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
     assert ("Case._compare" in running, gateway.backend.running) == (False, 0)

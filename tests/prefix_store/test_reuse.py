@@ -19,6 +19,8 @@ from prefix_store.chain import BlockHash, chain
 from prefix_store.recency import Recency
 from prefix_store.reuse import ENDLESS, WHOLE, Reuse, Use, scaled, sift
 
+unhurried = settings(deadline=None)  # a busy machine is no failure
+
 BLOCK = 4
 TTLS = (1, 2, 5, 10, 20)
 ROOMS = (1, 2, 3, 5, 8, 13)
@@ -76,6 +78,7 @@ def replayed(uses: list[Use], **policy: Any) -> int:
     return replay.read
 
 
+@unhurried
 @given(traffic())
 def test_gaps_equal_brute_force(uses):
     """At every TTL the one pass reads what a replay under that TTL reads, without any error."""
@@ -84,6 +87,7 @@ def test_gaps_equal_brute_force(uses):
         assert reuse.read(["a"], ttl) == (replayed(uses, ttl=ttl), 0.0)
 
 
+@unhurried
 @given(traffic())
 def test_distances_equal_a_replay_in_that_room(uses):
     """At every capacity the one pass reads what a cache of that size reads at the present TTL."""
@@ -92,6 +96,7 @@ def test_distances_equal_a_replay_in_that_room(uses):
         assert reuse.read_within(["a"], room) == (replayed(uses, capacity=room), 0.0)
 
 
+@unhurried
 @given(traffic(), st.sampled_from(ROOMS))
 def test_ttl_and_room_together_equal_a_replay(uses, room):
     """In a cache of limited size, every TTL reads what a replay under both limits reads."""
@@ -100,6 +105,7 @@ def test_ttl_and_room_together_equal_a_replay(uses, room):
         assert reuse.read(["a"], ttl).tokens == replayed(uses, ttl=ttl, capacity=room)
 
 
+@unhurried
 @given(traffic(), st.sampled_from(TTLS))
 def test_what_is_kept_equals_brute_force(uses, ttl):
     """Token-milliseconds are the sum, over all blocks, of the time until the next use or the TTL's end."""
@@ -114,6 +120,7 @@ def test_what_is_kept_equals_brute_force(uses, ttl):
     assert curves(uses).kept(["a"], ttl, end) == spent
 
 
+@unhurried
 @given(st.lists(st.integers(0, 8), max_size=60))
 def test_recency_equals_a_naive_stack(names):
     """The count of newer slots is the place in a plain list, also when the line was compacted on the way."""
@@ -131,7 +138,7 @@ def test_recency_equals_a_naive_stack(names):
     assert recency.live == len(stack)
 
 
-@settings(deadline=None, max_examples=40)
+@unhurried
 @given(traffic(), st.integers(1, 6))
 def test_what_falls_out_was_never_counted(uses, most):
     """After the rate was lowered on the way, gaps are what that rate would have counted from the start."""
@@ -174,7 +181,7 @@ def talks(seed: int, requests: int = 1500) -> list[Use]:
 
 
 def test_the_error_band_holds_the_truth():
-    """Of 40 seeded streams at a sixteenth or less, the 95 % band misses the truth in no more than five."""
+    """Of 40 seeded streams at an eighth or less, the 95 % band misses the truth in no more than five."""
     missed = {"ttl": 0, "gain": 0, "room": 0}
     for seed in range(40):
         uses = talks(seed)

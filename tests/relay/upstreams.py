@@ -18,7 +18,7 @@ class Fake:
     """One upstream under a test's control."""
 
     name: str
-    server: TestServer[Any] = field(init=False)
+    server: TestServer = field(init=False)
     seen: list[tuple[dict[str, str], bytes]] = field(default_factory=list)  # headers, lower case, and body
     entered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     go_on: asyncio.Event = field(default_factory=asyncio.Event)  # a stream waits for it before its last word

@@ -9,6 +9,7 @@ import { save } from "./api.js";
 import { el, fill, icon, say, unique } from "./ui.js";
 
 export const MARKS = { start: "▲", restart: "↻", policy: "◆", purge: "✕", deploy: "●", alert: "!" };
+const APART = 10; // pixels below which marks are told together
 
 /** Build it. table() → {head, rows, shown}; csv() → whether there is something to keep; role "group" where it has buttons. */
 export function frame({ name, height, table, csv, role = "img" }) {
@@ -101,16 +102,35 @@ export function frame({ name, height, table, csv, role = "img" }) {
     },
     rules: (wanted) => fill(over, wanted.map(({ x, label }) => el("span", { class: "rule", style: { left: `${x}px` } }, label))),
     marks: (u, events) => {
-      const [from, to] = [u.scales.x.min, u.scales.x.max];
-      const shown = (events ?? []).filter((one) => one.at >= from && one.at <= to);
       const left = u.bbox.left / devicePixelRatio;
-      fill(marks, shown.map((one) => el("button", {
-        type: "button", class: `mark is-${one.kind}`, style: { left: `${left + u.valToPos(one.at, "x")}px` },
-        title: `${one.title}\n${exact(one.at, state.get().zone)}`, "aria-label": `${one.kind}: ${one.title}, ${exact(one.at, state.get().zone)}`,
-      }, MARKS[one.kind] ?? "•")));
+      const { min, max } = u.scales.x;
+      const shown = (events ?? []).filter((one) => one.at >= min && one.at <= max).map((one) => ({ ...one, x: left + u.valToPos(one.at, "x") }));
+      fill(marks, heaped(shown).map(mark));
     },
     destroy: () => observer.disconnect(),
   };
+}
+
+/** Marks that would lie on each other, together. */
+function heaped(events) {
+  const heaps = [];
+  for (const one of [...events].sort((a, b) => a.x - b.x)) {
+    const last = heaps.at(-1);
+    if (last && one.x - last.at(-1).x < APART) last.push(one);
+    else heaps.push([one]);
+  }
+  return heaps;
+}
+
+/** One mark, or how many lie here; all of them are told. */
+function mark(heap) {
+  const zone = state.get().zone;
+  const alert = heap.some((one) => one.kind === "alert");
+  return el("button", {
+    type: "button", class: `mark is-${alert ? "alert" : heap[0].kind}`, style: { left: `${heap[0].x}px` },
+    title: heap.map((one) => `${one.title}\n${exact(one.at, zone)}`).join("\n\n"),
+    "aria-label": heap.map((one) => `${one.kind}: ${one.title}, ${exact(one.at, zone)}`).join("; "),
+  }, heap.length > 1 ? String(heap.length) : MARKS[heap[0].kind] ?? "•");
 }
 
 /** One field of a CSV line. Text that a spreadsheet would take for a formula is told as text. */

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Request, Route
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, Route
 
 from tests.dashboard.real.traffic import TENANTS, Sums, seed
 from tests.e2e.conftest import Server, StartServer, start_server, tiny_model
@@ -28,21 +28,21 @@ class Seeded:
 
 
 @pytest.fixture(scope="session")
-def quiet(start_server: StartServer) -> Server:  # noqa: F811 - the fixture that is imported
+def quiet(start_server: StartServer) -> Server:
     """A gateway that has had no request."""
     return start_server(*OPEN)
 
 
 @pytest.fixture(scope="session")
-def seeded(start_server: StartServer) -> Seeded:  # noqa: F811
+def seeded(start_server: StartServer) -> Seeded:
     """A gateway that has had a dozen requests, and gets no more."""
     server = start_server(*OPEN)
     return Seeded(server, seed(server))
 
 
-@pytest.fixture
-def changing(start_server: StartServer) -> Seeded:  # noqa: F811
-    """A gateway with traffic that a test may change as it likes."""
+@pytest.fixture(scope="session")
+def changing(start_server: StartServer) -> Seeded:
+    """A gateway with traffic, which tests change; what they compare, they look at first."""
     server = start_server(*OPEN)
     return Seeded(server, seed(server))
 
@@ -57,6 +57,10 @@ async def visit(browser: Browser) -> AsyncIterator[Visit]:
     contexts: list[Any] = []
     problems: list[str] = []
 
+    def heard(said: ConsoleMessage) -> None:
+        if "Content Security Policy" in said.text:
+            problems.append(said.text)
+
     async def opened(server: Server, at: str = "#/overview", **context: Any) -> Page:
         async def only_home(route: Route, asked: Request) -> None:
             if asked.url.startswith(server.admin_url + "/"):
@@ -70,7 +74,7 @@ async def visit(browser: Browser) -> AsyncIterator[Visit]:
         page: Page = await contexts[-1].new_page()
         page.set_default_timeout(15_000)
         page.on("pageerror", lambda error: problems.append(f"threw {error}"))
-        page.on("console", lambda said: "Content Security Policy" in said.text and problems.append(said.text))
+        page.on("console", heard)
         await page.goto(f"{server.admin_url}/{at}")
         return page
 

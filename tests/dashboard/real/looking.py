@@ -8,20 +8,22 @@ from playwright.async_api import Page, expect
 
 VIEWS = ("overview", "tokens", "misses", "retention", "requests", "tree")
 NOT_SAID = re.compile(r"\bNaN\b|\bundefined\b|\bnull\b|\[object|Infinity")
-SETTLED = "[...document.querySelectorAll('.panel')].every((one) => one.getAttribute('aria-busy') !== 'true')"
+NUMBERS = """Object.fromEntries([...document.querySelectorAll('.number')].map((one) => [
+    [...one.querySelector('.label').childNodes].filter((node) => node.nodeType === 3).map((node) => node.data).join(''),
+    one.querySelector('.value').title]))"""
 
 
 async def settled(page: Page) -> None:
     """Wait until the page is live and every panel has its answer."""
     await expect(page.locator("#bar .link")).to_have_text("live")
-    await page.wait_for_selector("main .view .panel")
-    await page.wait_for_function(f"document.querySelectorAll('.panel').length > 0 && {SETTLED}")
+    await expect(page.locator("main .view .panel").first).to_be_attached()
+    await expect(page.locator("main .panel[aria-busy=true]")).to_have_count(0)
 
 
-async def title_of(page: Page, label: str) -> str:
-    """Return the exact title of the number with this label."""
-    number = page.locator(".number").filter(has=page.get_by_text(label, exact=True))
-    return await number.locator(".value").get_attribute("title") or ""
+async def titles(page: Page) -> dict[str, str]:
+    """Return the exact title of each number of the view, by its label."""
+    told: dict[str, str] = await page.evaluate(NUMBERS)
+    return told
 
 
 def first_number(text: str) -> int:

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.dashboard.real.conftest import Seeded, Visit
-from tests.dashboard.real.looking import first_number, settled, title_of
+from tests.dashboard.real.looking import first_number, settled, titles
 from tests.dashboard.real.traffic import TENANTS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -21,10 +21,10 @@ async def test_the_overviews_tokens_are_the_answers(visit: Visit, seeded: Seeded
     """Read and prompt tokens of the overview are the sums of the usage of all answers, or of one tenant's."""
     page = await visit(seeded.server, f"#/overview?tenant={tenant}" if tenant else "#/overview")
     await settled(page)
-    told = seeded.sums.of(*((tenant,) if tenant else ()))
+    told, shown = seeded.sums.of(*((tenant,) if tenant else ())), await titles(page)
 
-    assert await title_of(page, "Read ratio by tokens") == f"{told['read']:,} of {told['prompt']:,} tokens"
-    assert await title_of(page, "Tokens saved") == f"{told['read']:,} tokens"
+    assert shown["Read ratio by tokens"] == f"{told['read']:,} of {told['prompt']:,} tokens"
+    assert shown["Tokens saved"] == f"{told['read']:,} tokens"
 
 
 @pytest.mark.parametrize("tenant", ["", *TENANTS])
@@ -33,8 +33,7 @@ async def test_the_tokens_of_each_kind_are_the_answers(visit: Visit, seeded: See
     page = await visit(seeded.server, f"#/tokens?tenant={tenant}" if tenant else "#/tokens")
     await settled(page)
     told = seeded.sums.of(*((tenant,) if tenant else ()))
-    labels = [label for label in await page.locator(".number .label").all_inner_texts() if label.startswith("Tokens ")]
-    shown = {label.split("\n")[0]: first_number(await title_of(page, label.split("\n")[0])) for label in labels}
+    shown = {label: first_number(title) for label, title in (await titles(page)).items()}
     written = sum(count for label, count in shown.items() if label.startswith("Tokens write"))
 
     assert shown["Tokens read"] == told["read"]

@@ -13,7 +13,8 @@ export function build(nodes) {
   const byId = new Map([[ALL, root]]);
   const tenants = new Map();
   for (const node of nodes) {
-    if (!tenants.has(node.tenant)) tenants.set(node.tenant, put(byId, root, item(`tenant ${node.tenant}`, null, node.tenant)));
+    if (!tenants.has(node.tenant))
+      tenants.set(node.tenant, put(byId, root, item(`tenant ${node.tenant}`, null, node.tenant)));
     const above = byId.get(node.parent) ?? tenants.get(node.tenant);
     put(byId, above, item(node.id, node, node.class));
   }
@@ -22,7 +23,16 @@ export function build(nodes) {
   return { root, byId };
 }
 
-const item = (id, node, label) => ({ id, node, label, parent: null, children: [], level: 0, weight: node ? Math.max(node.subtree_tokens, node.tokens) : 0, depth: 0 });
+const item = (id, node, label) => ({
+  id,
+  node,
+  label,
+  parent: null,
+  children: [],
+  level: 0,
+  weight: node ? Math.max(node.subtree_tokens, node.tokens) : 0,
+  depth: 0,
+});
 
 function put(byId, above, one) {
   byId.set(one.id, one);
@@ -65,7 +75,8 @@ export function layout(top, { width, rows, rowHeight, least = 0.75 }) {
 }
 
 /** What is drawn at a point, or null. */
-export const at = (laid, x, y) => laid.findLast((box) => x >= box.x && x < box.x + box.width && y >= box.y && y < box.y + box.height)?.item ?? null;
+export const at = (laid, x, y) =>
+  laid.findLast((box) => x >= box.x && x < box.x + box.width && y >= box.y && y < box.y + box.height)?.item ?? null;
 
 /** Where a key leads from an item: "down", "up", "left", "right", "first", "last"; the item itself where nothing is. */
 export function step(laid, from, direction) {

@@ -35,7 +35,8 @@ function worst(buckets, reason) {
   for (const { total } of buckets) {
     const last = sums.at(-1);
     sums.push({
-      part: last.part + (total.missed_tokens?.[reason] ?? 0), whole: last.whole + (total.prompt_tokens ?? 0),
+      part: last.part + (total.missed_tokens?.[reason] ?? 0),
+      whole: last.whole + (total.prompt_tokens ?? 0),
       requests: last.requests + total.requests,
     });
   }
@@ -45,14 +46,26 @@ function worst(buckets, reason) {
     if (before.requests < FEW || !before.whole) continue;
     const usual = before.part / before.whole;
     for (let to = from + SHORTEST; to <= buckets.length; to += 1) {
-      const inside = { part: sums[to].part - before.part, whole: sums[to].whole - before.whole, requests: sums[to].requests - before.requests };
+      const inside = {
+        part: sums[to].part - before.part,
+        whole: sums[to].whole - before.whole,
+        requests: sums[to].requests - before.requests,
+      };
       if (inside.requests < FEW || !inside.whole) continue;
       const share = inside.part / inside.whole;
       const beyond = inside.part - usual * inside.whole;
       const weight = (share - usual) * beyond;
       if (share - usual < RISE || weight <= (best?.weight ?? 0)) continue;
       const until = to < buckets.length ? buckets[to].start : null;
-      best = { reason, from: buckets[from].start, until, before: usual, inside: share, tokens: Math.round(beyond), weight };
+      best = {
+        reason,
+        from: buckets[from].start,
+        until,
+        before: usual,
+        inside: share,
+        tokens: Math.round(beyond),
+        weight,
+      };
     }
   }
   return best;
@@ -69,7 +82,9 @@ export function finding(usage, zone = "utc") {
   }
   const sum = Object.values(missed ?? {}).reduce((all, one) => all + one, 0);
   if (!sum) return "Every prompt token of this range was read";
-  const most = ordered(Object.keys(missed)).reduce((top, reason) => (missed[reason] > (missed[top] ?? 0) ? reason : top));
+  const most = ordered(Object.keys(missed)).reduce((top, reason) =>
+    missed[reason] > (missed[top] ?? 0) ? reason : top,
+  );
   if (requests < FEW) return `${si(sum)} of ${si(prompt)} prompt tokens were not read, most by “${spoken(most)}”`;
   return `${percent(sum / prompt)} of prompt tokens were not read, most by “${spoken(most)}”`;
 }
@@ -92,7 +107,9 @@ export function positions(requests) {
       place.tokens += tokens;
       place.requests += counted.has(key) ? 0 : 1;
       counted.add(key);
-      place.tenants = place.tenants.includes(request.tenant) ? place.tenants : [...place.tenants, request.tenant].sort();
+      place.tenants = place.tenants.includes(request.tenant)
+        ? place.tenants
+        : [...place.tenants, request.tenant].sort();
       place.first_token = Math.min(place.first_token, where.token);
       place.last_token = Math.max(place.last_token, where.token);
       if (request.at >= place.last) Object.assign(place, { last: request.at, example: request.id });
@@ -102,6 +119,14 @@ export function positions(requests) {
 }
 
 const fresh = (where, reason) => ({
-  message: where.message, looks_like: where.looks_like, reason, tokens: 0, requests: 0, tenants: [], last: -Infinity,
-  first_token: Infinity, last_token: -Infinity, example: null,
+  message: where.message,
+  looks_like: where.looks_like,
+  reason,
+  tokens: 0,
+  requests: 0,
+  tenants: [],
+  last: -Infinity,
+  first_token: Infinity,
+  last_token: -Infinity,
+  example: null,
 });

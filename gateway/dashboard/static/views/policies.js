@@ -16,22 +16,40 @@ export function policies(context, changed) {
   const edit = (policy) => form(policy, changed);
   let known = [];
   let last = null;
-  const make = el("button", { type: "button", onclick: () => edit({ ...known.find(({ name }) => name === "default"), ...MADE }) }, "New policy");
+  const make = el(
+    "button",
+    { type: "button", onclick: () => edit({ ...known.find(({ name }) => name === "default"), ...MADE }) },
+    "New policy",
+  );
   const purge = el("button", { type: "button", onclick: () => purging(context, changed) }, "Purge …");
   const holder = panel({
-    title: "Policies", span: 12, actions: [make, purge],
-    definition: { text: "What operators decide for each model and tenant. The most specific governs: model and tenant, tenant, model, default." },
+    title: "Policies",
+    span: 12,
+    actions: [make, purge],
+    definition: {
+      text: "What operators decide for each model and tenant. The most specific governs: model and tenant, tenant, model, default.",
+    },
   });
   holder.element.querySelector(".actions").classList.add("spaced");
   const percent = (share) => `${Math.round(share * 1000) / 10}\u202f%`;
   const rows = table({
     caption: "All policies, default first",
     columns: [
-      { key: "name", label: "Name", format: (name, policy) => el("button", { type: "button", class: "linked", "aria-label": `Edit policy ${name}`, onclick: () => edit(policy) }, name) },
+      {
+        key: "name",
+        label: "Name",
+        format: (name, policy) =>
+          el(
+            "button",
+            { type: "button", class: "linked", "aria-label": `Edit policy ${name}`, onclick: () => edit(policy) },
+            name,
+          ),
+      },
       { key: "governs", label: "Governs", value: governs },
       { key: "default_ttl", label: "Default TTL", format: (ttl) => ttl ?? "none" },
       { key: "allowed_ttls", label: "Allowed TTLs", value: ({ allowed_ttls: ttls }) => spelt(ttls) || "none" },
-      { key: "max_ttl", label: "Max TTL" }, { key: "mode", label: "Mode" },
+      { key: "max_ttl", label: "Max TTL" },
+      { key: "mode", label: "Mode" },
       { key: "min_tokens", label: "Min tokens", number: true, format: count },
       { key: "promise_budget", label: "Promise budget", number: true, format: percent },
       { key: "pool_share", label: "Pool share", number: true, format: percent },
@@ -52,9 +70,18 @@ export function policies(context, changed) {
   });
   return {
     panel: holder,
-    load: (state = last) => { last = state; return load.load(state); },
+    load: (state = last) => {
+      last = state;
+      return load.load(state);
+    },
     stop: load.stop,
-    undo: (wanted) => (wanted.put ? change(wanted.put, known.find(({ name }) => name === wanted.put.name) ?? null, changed, "Put back") : removal(known.find(({ name }) => name === wanted.remove.name), changed)),
+    undo: (wanted) =>
+      wanted.put
+        ? change(wanted.put, known.find(({ name }) => name === wanted.put.name) ?? null, changed, "Put back")
+        : removal(
+            known.find(({ name }) => name === wanted.remove.name),
+            changed,
+          ),
   };
 }
 
@@ -66,16 +93,31 @@ function form(policy, changed) {
   const fields = Object.fromEntries(FIELDS.map((field) => [field[0], input(field, policy, made)]));
   const problem = el("p", { class: "broken", role: "alert" });
   const go = el("button", { type: "submit", class: "main" }, "Preview");
-  const remove = !made && policy.name !== "default" && el("button", { type: "button", onclick: () => removal(policy, changed, () => dialog.close()) }, "Delete …");
+  const remove =
+    !made &&
+    policy.name !== "default" &&
+    el("button", { type: "button", onclick: () => removal(policy, changed, () => dialog.close()) }, "Delete …");
   const look = async (event) => {
     event.preventDefault();
     go.disabled = true;
-    const wanted = parsed(Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, field.value()])), policy.version);
+    const wanted = parsed(
+      Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, field.value()])),
+      policy.version,
+    );
     Object.values(fields).forEach((field) => field.wrong(null));
     say(problem, "");
     try {
       const seen = await api.post("policies/preview", wanted);
-      change(wanted, before, () => { dialog.close(); changed(); }, "Change it", seen);
+      change(
+        wanted,
+        before,
+        () => {
+          dialog.close();
+          changed();
+        },
+        "Change it",
+        seen,
+      );
     } catch (error) {
       if (!("status" in error)) throw error;
       const field = fields[error.field];
@@ -84,17 +126,46 @@ function form(policy, changed) {
     }
     go.disabled = false;
   };
-  content.append(el("form", { class: "content", onsubmit: look, novalidate: true }, el("div", { class: "fields" }, Object.values(fields).map(({ element }) => element)), problem,
-    el("footer", {}, remove, el("span", { class: "spring" }), el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), go)));
+  content.append(
+    el(
+      "form",
+      { class: "content", onsubmit: look, novalidate: true },
+      el(
+        "div",
+        { class: "fields" },
+        Object.values(fields).map(({ element }) => element),
+      ),
+      problem,
+      el(
+        "footer",
+        {},
+        remove,
+        el("span", { class: "spring" }),
+        el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
+        go,
+      ),
+    ),
+  );
 }
 
 function input([name, label, hint, kind], policy, made) {
   const [id, told] = [unique("field"), unique("hint")];
   const given = { id, name, "aria-describedby": told, autocomplete: "off", spellcheck: "false" };
   const numeric = { whole: { inputmode: "numeric" }, share: { inputmode: "decimal" } }[kind] ?? {};
-  const control = kind === "mode"
-    ? el("select", given, ["sliding", "fixed"].map((mode) => el("option", { value: mode, selected: policy.mode === mode }, mode)))
-    : el("input", { type: "text", ...given, ...numeric, value: spelt(policy[name]), readonly: name === "name" && !made });
+  const control =
+    kind === "mode"
+      ? el(
+          "select",
+          given,
+          ["sliding", "fixed"].map((mode) => el("option", { value: mode, selected: policy.mode === mode }, mode)),
+        )
+      : el("input", {
+          type: "text",
+          ...given,
+          ...numeric,
+          value: spelt(policy[name]),
+          readonly: name === "name" && !made,
+        });
   const below = el("span", { class: "hint", id: told }, hint);
   return {
     element: el("label", { class: "field", for: id }, label, control, below),
@@ -115,7 +186,7 @@ function change(wanted, before, changed, verb, seen = null) {
     title: `${before ? "Change" : "Make"} policy ${wanted.name}`,
     verb,
     preview: async () => {
-      effect = seen ?? await api.post("policies/preview", wanted);
+      effect = seen ?? (await api.post("policies/preview", wanted));
       return el("div", { class: "preview" }, changes(before, wanted), expiry(effect));
     },
     confirm: async () => {
@@ -128,9 +199,23 @@ function change(wanted, before, changed, verb, seen = null) {
         if (undone) change(undone, stored, changed, "Put back");
         else removal(stored, changed);
       };
-      return el("div", { class: "preview" }, el("p", {}, `Policy ${stored.name} is version ${stored.version} now. ${gone ? `${count(gone)} tokens expired.` : "Nothing expired."}`),
-        el("p", { class: "note" }, undone ? "To undo it, put the old fields back; what expired stays gone and is computed again at its next use." : "To undo it, delete it."),
-        el("p", {}, el("button", { type: "button", onclick: back }, undone ? "Put back the old version" : "Delete it")));
+      return el(
+        "div",
+        { class: "preview" },
+        el(
+          "p",
+          {},
+          `Policy ${stored.name} is version ${stored.version} now. ${gone ? `${count(gone)} tokens expired.` : "Nothing expired."}`,
+        ),
+        el(
+          "p",
+          { class: "note" },
+          undone
+            ? "To undo it, put the old fields back; what expired stays gone and is computed again at its next use."
+            : "To undo it, delete it.",
+        ),
+        el("p", {}, el("button", { type: "button", onclick: back }, undone ? "Put back the old version" : "Delete it")),
+      );
     },
   });
 }
@@ -138,7 +223,11 @@ function change(wanted, before, changed, verb, seen = null) {
 function changes(before, after) {
   const found = differences(before, after);
   if (!found.length) return el("p", {}, "No field changes but the version.");
-  return el("dl", { class: "changes" }, found.flatMap((one) => [el("dt", {}, one.name), el("dd", {}, before ? `${one.before} → ${one.after}` : one.after)]));
+  return el(
+    "dl",
+    { class: "changes" },
+    found.flatMap((one) => [el("dt", {}, one.name), el("dd", {}, before ? `${one.before} → ${one.after}` : one.after)]),
+  );
 }
 
 /** Show what a policy's going would change, delete it when told to. */
@@ -147,14 +236,28 @@ function removal(policy, changed, done = () => {}) {
     title: `Delete policy ${policy.name}`,
     verb: "Delete it",
     typed: policy.name,
-    preview: async () => el("div", { class: "preview" }, el("p", {}, `What it governs (${governs(policy)}) falls to the next policy that fits.`), expiry(await api.post("policies/preview", { delete: policy.name }))),
+    preview: async () =>
+      el(
+        "div",
+        { class: "preview" },
+        el("p", {}, `What it governs (${governs(policy)}) falls to the next policy that fits.`),
+        expiry(await api.post("policies/preview", { delete: policy.name })),
+      ),
     confirm: async () => {
       await api.remove(`policies/${encodeURIComponent(policy.name)}`, { version: policy.version });
       done();
       changed();
-      const back = () => { dialog.close(); change({ ...policy, version: 0 }, null, changed, "Put back"); };
-      return el("div", { class: "preview" }, el("p", {}, `Policy ${policy.name} is deleted.`), el("p", { class: "note" }, "To undo it, make it again with the same fields; what expired stays gone."),
-        el("p", {}, el("button", { type: "button", onclick: back }, "Put it back")));
+      const back = () => {
+        dialog.close();
+        change({ ...policy, version: 0 }, null, changed, "Put back");
+      };
+      return el(
+        "div",
+        { class: "preview" },
+        el("p", {}, `Policy ${policy.name} is deleted.`),
+        el("p", { class: "note" }, "To undo it, make it again with the same fields; what expired stays gone."),
+        el("p", {}, el("button", { type: "button", onclick: back }, "Put it back")),
+      );
     },
   });
 }

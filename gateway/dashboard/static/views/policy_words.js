@@ -20,7 +20,8 @@ export const FIELDS = [
 ];
 
 /** A field's value as a form's text. */
-export const spelt = (value) => (value === null || value === undefined ? "" : Array.isArray(value) ? value.join(", ") : String(value));
+export const spelt = (value) =>
+  value === null || value === undefined ? "" : Array.isArray(value) ? value.join(", ") : String(value);
 
 /** What a form's texts say as a policy of this version. What is no number is sent as it is, for the server to refuse. */
 export function parsed(texts, version) {
@@ -40,11 +41,15 @@ const number = (text) => (text.trim() !== "" && Number.isFinite(Number(text)) ? 
 
 /** Which fields differ: [{name, before, after}] as texts. `version` is no difference. */
 export function differences(before, after) {
-  return FIELDS.map(([name]) => ({ name, before: before ? shown(before[name]) : null, after: after ? shown(after[name]) : null }))
-    .filter((one) => one.before !== one.after);
+  return FIELDS.map(([name]) => ({
+    name,
+    before: before ? shown(before[name]) : null,
+    after: after ? shown(after[name]) : null,
+  })).filter((one) => one.before !== one.after);
 }
 
-const shown = (value) => (value === null || value === undefined ? "none" : Array.isArray(value) ? value.join(", ") || "none" : String(value));
+const shown = (value) =>
+  value === null || value === undefined ? "none" : Array.isArray(value) ? value.join(", ") || "none" : String(value);
 
 /** What a policy governs: "every model and tenant", "tenant acme", "model tiny, tenant acme". */
 export function governs({ model, tenant }) {
@@ -56,32 +61,50 @@ export function governs({ model, tenant }) {
 export function line(entry) {
   const { what, subject, before, after } = entry;
   if (what === "policy.put") {
-    const changes = differences(before, after).map(({ name, before: was, after: is }) => `${name} ${was ?? "none"} → ${is}`);
+    const changes = differences(before, after).map(
+      ({ name, before: was, after: is }) => `${name} ${was ?? "none"} → ${is}`,
+    );
     if (!before) return { title: `Policy ${subject} made`, detail: after ? governs(after) : "" };
-    return { title: `Policy ${subject} changed to version ${after?.version ?? "?"}`, detail: changes.join("; ") || "nothing but its version" };
+    return {
+      title: `Policy ${subject} changed to version ${after?.version ?? "?"}`,
+      detail: changes.join("; ") || "nothing but its version",
+    };
   }
-  if (what === "policy.delete") return { title: `Policy ${subject} deleted`, detail: before ? `it was version ${before.version}, for ${governs(before)}` : "" };
+  if (what === "policy.delete")
+    return {
+      title: `Policy ${subject} deleted`,
+      detail: before ? `it was version ${before.version}, for ${governs(before)}` : "",
+    };
   if (what === "purge") return { title: `Purged ${subject || "all tenants"}`, detail: purged(before, after) };
-  if (what === "policies.reseed") return { title: "Policies put back into the shared state", detail: Object.keys(after ?? {}).join(", ") };
+  if (what === "policies.reseed")
+    return { title: "Policies put back into the shared state", detail: Object.keys(after ?? {}).join(", ") };
   return { title: `${what}${subject ? ` ${subject}` : ""}`, detail: spelt(after?.title) };
 }
 
 function purged(filter, after) {
   const tokens = sums(after?.tenants ?? {}, "purged").tokens;
-  const chosen = Object.entries(filter ?? {}).filter(([name, value]) => value && !["dry_run", "tenant"].includes(name)).map(([name, value]) => (value === true ? name : `${name.replaceAll("_", " ")} ${value}`));
+  const chosen = Object.entries(filter ?? {})
+    .filter(([name, value]) => value && !["dry_run", "tenant"].includes(name))
+    .map(([name, value]) => (value === true ? name : `${name.replaceAll("_", " ")} ${value}`));
   return [`${count(tokens)} tokens`, ...chosen].join("; ");
 }
 
 /** Entries, tokens and bytes of all tenants together, of "expire", "keep", "purged" or "kept". */
 export function sums(tenants, part) {
   const all = { entries: 0, tokens: 0, bytes: 0 };
-  for (const tenant of Object.values(tenants)) for (const field of Object.keys(all)) all[field] += tenant[part]?.[field] ?? 0;
+  for (const tenant of Object.values(tenants))
+    for (const field of Object.keys(all)) all[field] += tenant[part]?.[field] ?? 0;
   return all;
 }
 
 /** The purge that a form's texts mean, and the word that must be typed before it is done. */
 export function purge({ tenant, klass, older, model }) {
-  const chosen = { tenant: tenant || undefined, model: model || undefined, class: klass || undefined, older_than: older.trim() || undefined };
+  const chosen = {
+    tenant: tenant || undefined,
+    model: model || undefined,
+    class: klass || undefined,
+    older_than: older.trim() || undefined,
+  };
   const body = Object.fromEntries(Object.entries(chosen).filter(([, value]) => value !== undefined));
   return { body: Object.keys(body).length ? body : { all: true }, typed: tenant || "all tenants" };
 }
@@ -90,7 +113,8 @@ export function purge({ tenant, klass, older, model }) {
 export function undo(entry, policies) {
   const now = policies.find(({ name }) => name === entry.subject) ?? null;
   if (!["policy.put", "policy.delete"].includes(entry.what)) return null;
-  if (entry.before) return differences(now, entry.before).length ? { put: { ...entry.before, version: now?.version ?? 0 } } : null;
+  if (entry.before)
+    return differences(now, entry.before).length ? { put: { ...entry.before, version: now?.version ?? 0 } } : null;
   return now && entry.subject !== "default" ? { remove: { name: now.name, version: now.version } } : null;
 }
 
@@ -113,4 +137,3 @@ export function within({ edges_s: edges, blocks }, seconds) {
   if (!all) return null;
   return edges.reduce((sum, edge, place) => (edge <= seconds ? sum + blocks[place] : sum), 0) / all;
 }
-

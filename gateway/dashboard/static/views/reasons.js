@@ -5,7 +5,10 @@
 
 /** The families in the order in which they are stacked: [name, what it says, what an operator can do about it]. */
 export const FAMILIES = {
-  changed: { label: "The prompt changed", told: "The client sent other text than before: a timestamp, another order, another model." },
+  changed: {
+    label: "The prompt changed",
+    told: "The client sent other text than before: a timestamp, another order, another model.",
+  },
   gone: { label: "Gone from the cache", told: "The same text was kept once and was not there any more." },
   broken: { label: "Promise broken", told: "Pressure took it before the deadline that was promised." },
   first: { label: "Never kept", told: "Text that was not kept before: new, too short, or asked not to be kept." },

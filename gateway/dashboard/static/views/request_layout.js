@@ -2,7 +2,11 @@
  * One request as pictures: its time from queue to stop, its prompt as a strip; and which requests a view shows. Pure.
  */
 
-const PHASES = [["queue", "queue_s"], ["prefill", "prefill_s"], ["decode", "decode_s"]];
+const PHASES = [
+  ["queue", "queue_s"],
+  ["prefill", "prefill_s"],
+  ["decode", "decode_s"],
+];
 
 /**
  * The phases on one time axis: {total, parts: [{name, start, seconds, left, width}], first: fraction | null, gaps}.
@@ -68,14 +72,26 @@ export function strip(request) {
 export function divergence(request) {
   const [first] = strip(request).breaks;
   if (!first) return null;
-  const at = first.character === null || first.character === undefined ? "" : `, character ${first.character.toLocaleString("en")}`;
-  const like = first.looks_like && first.looks_like !== "text" ? `, where the text looks like ${LIKE[first.looks_like] ?? first.looks_like}` : "";
+  const at =
+    first.character === null || first.character === undefined
+      ? ""
+      : `, character ${first.character.toLocaleString("en")}`;
+  const like =
+    first.looks_like && first.looks_like !== "text"
+      ? `, where the text looks like ${LIKE[first.looks_like] ?? first.looks_like}`
+      : "";
   return `Parts from the earlier request in ${first.message}, token ${first.token.toLocaleString("en")}${at}${like}`;
 }
 
 const LIKE = {
-  time: "a time", date: "a date", uuid: "a UUID", counter: "a counter", hash: "a hash", signed_url: "a signed URL",
-  white_space: "white space", number: "a number",
+  time: "a time",
+  date: "a date",
+  uuid: "a UUID",
+  counter: "a counter",
+  hash: "a hash",
+  signed_url: "a signed URL",
+  white_space: "white space",
+  number: "a number",
 };
 
 /** The reason by which most tokens were missed, or null. */

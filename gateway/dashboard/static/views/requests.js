@@ -18,7 +18,10 @@ export const icon = "requests";
 
 const PAGE = 100;
 const WAITING = 500; // live requests kept behind the button
-const NOTHING = { say: "No request came in this range. Send one, or play an hour of made-up traffic:", command: "keepwarm demo --traffic" };
+const NOTHING = {
+  say: "No request came in this range. Send one, or play an hour of made-up traffic:",
+  command: "keepwarm demo --traffic",
+};
 
 /** Build the view; gives {update(state, {quiet}), destroy()}. */
 export function mount(root, context) {
@@ -43,7 +46,11 @@ export function mount(root, context) {
     say(heading, finding(seen));
     older.hidden = !view.next;
     const none = !seen.length && view.shown.length > 0;
-    fill(nothing, none && empty({ say: `None of the ${count(view.shown.length)} requests that are here has so many prompt tokens.` }));
+    fill(
+      nothing,
+      none &&
+        empty({ say: `None of the ${count(view.shown.length)} requests that are here has so many prompt tokens.` }),
+    );
     fresh(now);
     choose(now, seen);
   };
@@ -56,22 +63,32 @@ export function mount(root, context) {
   };
   const fresh = (now) => {
     const come = view.waiting.filter((request) => accepts(request, now));
-    say(more, come.length ? `${come.length === WAITING ? `over ${count(WAITING)}` : count(come.length)} new` : "up to date");
+    say(
+      more,
+      come.length ? `${come.length === WAITING ? `over ${count(WAITING)}` : count(come.length)} new` : "up to date",
+    );
     more.disabled = !come.length;
     more.hidden = now.to !== "now";
   };
   more.addEventListener("click", () => {
-    view.shown = merged(view.waiting.filter((request) => accepts(request, state.get())), view.shown);
+    view.shown = merged(
+      view.waiting.filter((request) => accepts(request, state.get())),
+      view.shown,
+    );
     view.waiting = [];
     holder.state(view.shown.length ? "ready" : "empty", NOTHING);
     draw(state.get());
     rows.first();
   });
-  const ask = (now, before, signal) => api.get("requests", state.query({ limit: PAGE, before, outcome: now.outcome, reason: now.reason }, now), { signal });
+  const ask = (now, before, signal) =>
+    api.get("requests", state.query({ limit: PAGE, before, outcome: now.outcome, reason: now.reason }, now), {
+      signal,
+    });
   const load = loader({
     panels: [holder],
     fetch: (now, signal) => ask(now, null, signal),
-    isEmpty: ({ requests }, now) => (requests.length ? false : narrowed(now) ? { say: "No request of this range fits these filters." } : NOTHING),
+    isEmpty: ({ requests }, now) =>
+      requests.length ? false : narrowed(now) ? { say: "No request of this range fits these filters." } : NOTHING,
     show: ({ requests, next }, now) => {
       Object.assign(view, { shown: requests, waiting: [], next, asked: null });
       draw(now);
@@ -105,7 +122,11 @@ export function mount(root, context) {
       last = key;
       load.load(now);
     },
-    destroy: () => { off(); load.stop(); one.destroy(); },
+    destroy: () => {
+      off();
+      load.stop();
+      one.destroy();
+    },
   };
 }
 
@@ -119,7 +140,9 @@ function finding(seen) {
   if (failed) return `${count(failed)} of the latest ${many} failed`;
   const prompt = seen.reduce((all, request) => all + (request.prompt ?? 0), 0);
   const read = seen.reduce((all, request) => all + (request.read ?? 0), 0);
-  return prompt ? `The latest ${many} read ${share(read, prompt, seen.length)} of their prompt tokens` : `The latest ${many}`;
+  return prompt
+    ? `The latest ${many} read ${share(read, prompt, seen.length)} of their prompt tokens`
+    : `The latest ${many}`;
 }
 
 /** The list: rows are kept by id, so that focus and place stay when others are added. */
@@ -127,8 +150,35 @@ function list(onpick) {
   const heads = ["Time", "Outcome", "Tenant", "Prompt", "Tokens", "Read", "Missed most by", "First token"];
   const numeric = new Set(["Tokens", "Read", "First token"]);
   const body = el("tbody");
-  const element = el("div", { class: "table requests" }, el("table", {}, el("caption", { class: "hidden" }, "Requests, newest first; arrow keys move, Enter shows one"),
-    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", class: numeric.has(head) ? "num" : null, dataset: { key: head.toLowerCase().replaceAll(" ", "-") } }, head)))), body));
+  const element = el(
+    "div",
+    { class: "table requests" },
+    el(
+      "table",
+      {},
+      el("caption", { class: "hidden" }, "Requests, newest first; arrow keys move, Enter shows one"),
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          heads.map((head) =>
+            el(
+              "th",
+              {
+                scope: "col",
+                class: numeric.has(head) ? "num" : null,
+                dataset: { key: head.toLowerCase().replaceAll(" ", "-") },
+              },
+              head,
+            ),
+          ),
+        ),
+      ),
+      body,
+    ),
+  );
   let kept = new Map();
   let drawn = "";
   body.addEventListener("keydown", (event) => {
@@ -148,7 +198,8 @@ function list(onpick) {
       if (drawn !== now.zone) kept = new Map();
       drawn = now.zone;
       const next = new Map(requests.map((request) => [request.id, kept.get(request.id) ?? line(request, now.zone)]));
-      if ([...next.keys()].join() !== [...body.children].map((row) => row.dataset.id).join()) fill(body, [...next.values()]);
+      if ([...next.keys()].join() !== [...body.children].map((row) => row.dataset.id).join())
+        fill(body, [...next.values()]);
       kept = next;
     },
     mark: (id) => {
@@ -164,13 +215,32 @@ function list(onpick) {
 function line(request, zone) {
   const reason = mainReason(request);
   const cell = (key, shown, given = {}) => el("td", { dataset: { key }, ...given }, shown);
-  return el("tr", { class: "pick", tabindex: "0", dataset: { id: request.id } },
-    cell("time", el("time", { datetime: new Date(request.at * 1000).toISOString(), title: exact(request.at, zone) }, stamp(request.at, zone))),
-    cell("outcome", outcome(request)), cell("tenant", request.tenant, { title: `${request.key ?? UNKNOWN} · ${request.model} · ${request.api}` }),
-    cell("prompt", mini(request)), cell("tokens", si(request.prompt), { class: "num", title: count(request.prompt) }),
-    cell("read", request.prompt ? `${((100 * request.read) / request.prompt).toFixed(1)}\u202f%` : UNKNOWN, { class: "num", title: `${count(request.read)} of ${count(request.prompt)} tokens` }),
-    cell("missed-most-by", reason ? [swatch(kind(reason)), spoken(reason)] : request.prompt === null ? UNKNOWN : "nothing", { title: reason ? told(reason) : null }),
-    cell("first-token", seconds(request.first_token_s), { class: "num" }));
+  return el(
+    "tr",
+    { class: "pick", tabindex: "0", dataset: { id: request.id } },
+    cell(
+      "time",
+      el(
+        "time",
+        { datetime: new Date(request.at * 1000).toISOString(), title: exact(request.at, zone) },
+        stamp(request.at, zone),
+      ),
+    ),
+    cell("outcome", outcome(request)),
+    cell("tenant", request.tenant, { title: `${request.key ?? UNKNOWN} · ${request.model} · ${request.api}` }),
+    cell("prompt", mini(request)),
+    cell("tokens", si(request.prompt), { class: "num", title: count(request.prompt) }),
+    cell("read", request.prompt ? `${((100 * request.read) / request.prompt).toFixed(1)}\u202f%` : UNKNOWN, {
+      class: "num",
+      title: `${count(request.read)} of ${count(request.prompt)} tokens`,
+    }),
+    cell(
+      "missed-most-by",
+      reason ? [swatch(kind(reason)), spoken(reason)] : request.prompt === null ? UNKNOWN : "nothing",
+      { title: reason ? told(reason) : null },
+    ),
+    cell("first-token", seconds(request.first_token_s), { class: "num" }),
+  );
 }
 
 /** "14:05:09", with its day when that is not today. */
@@ -182,6 +252,14 @@ function stamp(at, zone) {
 function mini(request) {
   const { parts } = strip(request);
   const told = parts.map((part) => `${part.kind} ${count(part.tokens)}`).join(", ");
-  return el("span", { class: "mini", role: "img", "aria-label": told || "not known" }, parts.map((part) => el("span", { class: `part fill-${part.kind === "write" ? "write-2" : part.kind}`, style: { width: `${100 * part.width}%` } })));
+  return el(
+    "span",
+    { class: "mini", role: "img", "aria-label": told || "not known" },
+    parts.map((part) =>
+      el("span", {
+        class: `part fill-${part.kind === "write" ? "write-2" : part.kind}`,
+        style: { width: `${100 * part.width}%` },
+      }),
+    ),
+  );
 }
-

@@ -17,7 +17,18 @@ const MOVES = { ArrowDown: "down", ArrowUp: "up", ArrowLeft: "left", ArrowRight:
 export function picture({ onchoose, onzoom, announce, ontable }) {
   const canvas = el("canvas", { "aria-hidden": "true" });
   const tip = el("div", { class: "tip", hidden: true });
-  const element = el("div", { class: "icicle", tabindex: "0", role: "application", "aria-roledescription": "icicle picture", "aria-label": "The radix tree. Arrow keys move, Enter zooms in, Escape out, t shows a table." }, canvas, tip);
+  const element = el(
+    "div",
+    {
+      class: "icicle",
+      tabindex: "0",
+      role: "application",
+      "aria-roledescription": "icicle picture",
+      "aria-label": "The radix tree. Arrow keys move, Enter zooms in, Escape out, t shows a table.",
+    },
+    canvas,
+    tip,
+  );
   let shown = null; // {top, chosen, scale}
   let laid = [];
   let pointed = null;
@@ -54,7 +65,10 @@ export function picture({ onchoose, onzoom, announce, ontable }) {
     }
     tip.hidden = !found;
     if (!found) return;
-    fill(tip, told(found).map((line, place) => el(place ? "div" : "strong", {}, line)));
+    fill(
+      tip,
+      told(found).map((line, place) => el(place ? "div" : "strong", {}, line)),
+    );
     const side = x > area.width / 2;
     tip.style.setProperty("left", side ? "auto" : `${x + 16}px`);
     tip.style.setProperty("right", side ? `${area.width - x + 16}px` : "auto");
@@ -70,7 +84,10 @@ export function picture({ onchoose, onzoom, announce, ontable }) {
   };
   canvas.addEventListener("pointermove", point);
   canvas.addEventListener("pointerleave", leave);
-  canvas.addEventListener("click", (event) => { point(event); if (pointed) onchoose(pointed.id); });
+  canvas.addEventListener("click", (event) => {
+    point(event);
+    if (pointed) onchoose(pointed.id);
+  });
   canvas.addEventListener("dblclick", () => zoom(pointed === shown.top ? shown.top.parent : pointed));
   element.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !shown) return;
@@ -92,9 +109,15 @@ export function picture({ onchoose, onzoom, announce, ontable }) {
   const stop = onRepaint(draw);
   return {
     element,
-    update: (next) => { shown = next; draw(); },
+    update: (next) => {
+      shown = next;
+      draw();
+    },
     held: () => element.matches(":hover, :focus-within"),
-    destroy: () => { observer.disconnect(); stop(); },
+    destroy: () => {
+      observer.disconnect();
+      stop();
+    },
   };
 }
 
@@ -102,8 +125,12 @@ export function picture({ onchoose, onzoom, announce, ontable }) {
 function told(item) {
   const { node } = item;
   if (!node) return [item.parent ? `Tenant ${item.label}` : "Everything", tokens(item.weight)];
-  return [`${node.tenant} · ${node.model}`, `${node.class} ${node.kept}, ${node.left_s < 0 ? "past its deadline" : `${duration(node.left_s)} left`}`,
-    `${tokens(node.tokens)} from ${node.start.toLocaleString("en")}, ${tokens(item.weight)} with all below`, `idle ${seconds(node.idle_s)}, read ${node.reads} times, ${node.leases} in use`];
+  return [
+    `${node.tenant} · ${node.model}`,
+    `${node.class} ${node.kept}, ${node.left_s < 0 ? "past its deadline" : `${duration(node.left_s)} left`}`,
+    `${tokens(node.tokens)} from ${node.start.toLocaleString("en")}, ${tokens(item.weight)} with all below`,
+    `idle ${seconds(node.idle_s)}, read ${node.reads} times, ${node.leases} in use`,
+  ];
 }
 
 function bar(pen, { item, x, y, width, height }, scale) {
@@ -149,6 +176,7 @@ function label(item, width) {
 /** Black or white, whichever is read better on a colour such as "rgb(12, 34, 56)". */
 function readable(colour) {
   const [red, green, blue] = colour.match(/[\d.]+/g).map(Number);
-  return 0.2126 * (red / 255) ** 2.2 + 0.7152 * (green / 255) ** 2.2 + 0.0722 * (blue / 255) ** 2.2 > 0.18 ? "#11151a" : "#ffffff";
+  return 0.2126 * (red / 255) ** 2.2 + 0.7152 * (green / 255) ** 2.2 + 0.0722 * (blue / 255) ** 2.2 > 0.18
+    ? "#11151a"
+    : "#ffffff";
 }
-

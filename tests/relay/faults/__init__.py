@@ -1,0 +1,1 @@
+"""Upstreams that misbehave: what clients see, and what is counted."""
