@@ -70,7 +70,7 @@ def rows(pairs: Pairs) -> list[Added]:
 
 def best_rival(all_rows: Sequence[Added], row: Added, what: str) -> float | None:
     """Return the best rival's median of a column for the same shape: the least, of rates the greatest."""
-    theirs = [
+    theirs: list[float] = [
         statistics.median(getattr(other, what))
         for other in all_rows
         if other.shape == row.shape and other.gateway != OURS
