@@ -100,7 +100,8 @@ def build_house(
     options = MetricsOptions(
         compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
     )
-    metrics = Metrics(backend.model, options, backend=backend.name, pricing=partial(_worth, prices))
+    fleet = Fleet(upstreams, clock=time.monotonic, policies=routing)
+    metrics = Metrics(backend.model, options, backend=backend.name, fleet=fleet, pricing=partial(_worth, prices))
     traces = _traces(settings.otlp_endpoint)
     book = Ledger(ledger, backend)
     secret = secret or secrets.token_bytes(32)
@@ -129,12 +130,7 @@ def build_house(
         traces=traces,
         traffic=traffic,
         office=office,
-        relay=Relay(
-            Fleet(upstreams, clock=time.monotonic, policies=routing),
-            secret=secret,
-            policies=policies,
-            witnesses=witnesses,
-        ),
+        relay=Relay(fleet, secret=secret, policies=policies, witnesses=witnesses),
     )
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
+from typing import get_args
 
 from gateway.errors import NotSpoken, NoUpstream
+from gateway.record import Outcome
 from gateway.relay.health import REST_S, Health
 from gateway.relay.upstream import Endpoint, Upstream
 from gateway.routing.router import Choice, Policy, Router
-from gateway.routing.wanted import Wanted
+from gateway.routing.wanted import PIECE_BYTES, Wanted
 
 BLOCK_BYTES_PER_TOKEN = 4.0  # until answers say better
 
@@ -34,6 +36,8 @@ class Replica:
     read_tokens: int = 0
     available_tokens: int = 0
     captured_tokens: int = 0
+    retries: int = 0  # requests that went on from it to another
+    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(get_args(Outcome), 0))
 
     @property
     def name(self) -> str:
@@ -100,6 +104,20 @@ class Fleet:
         if model not in self._models:
             self._models[model] = _Model(Router(self._policies.get(model, "prefix"), chance=self._chance))
         return self._models[model].router
+
+    def policy(self, model: str) -> Policy:
+        """Return how a model's requests are routed."""
+        known = self._models.get(model)
+        return self._policies.get(model, "prefix") if known is None else known.router.policy
+
+    def load_tokens(self, name: str) -> float:
+        """Return the work that waits at an upstream, in tokens, over all models."""
+        return sum(model.router.loads.at(name) for model in self._models.values())
+
+    def resident_tokens(self, name: str) -> int:
+        """Estimate how many tokens an upstream is believed to hold, over all models."""
+        pieces = ((model, model.router.residency.blocks(name)) for model in self._models.values())
+        return round(sum(PIECE_BYTES * blocks / model.bytes_per_token for model, blocks in pieces))
 
     def tokens(self, model: str, size: int) -> int:
         """Estimate how many tokens so many bytes of prompt are."""

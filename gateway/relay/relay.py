@@ -169,6 +169,7 @@ class Relay:
                 if last is None or not _again(call, last):
                     raise (last or error) from error
                 self.retries += 1
+                replica.retries += 1
                 log.info("upstream_failed", upstream=replica.name, why=str(last))
             else:
                 return attempt
@@ -213,7 +214,9 @@ class Relay:
         self._release(attempt, wanted, read=None, computed=False)
         if told is None:
             attempt.replica.health.gave_up()
+            attempt.replica.outcomes["cancelled"] += 1
         else:
+            attempt.replica.outcomes["failed" if fault else "refused"] += 1
             attempt.replica.health.answered(well=not fault)
             attempt.replica.failures += fault
         return told
@@ -222,6 +225,7 @@ class Relay:
 
     def _close(self, attempt: Attempt, wanted: Wanted, outcome: Outcome, now: float) -> None:
         tap, replica = attempt.tap, attempt.replica
+        replica.outcomes[outcome] += 1
         if outcome == "cancelled":
             replica.health.gave_up()
         else:
