@@ -58,12 +58,6 @@ def _requests(counts: Counts) -> int:
 
 def _told(counts: Counts) -> Json:
     requests, told = _requests(counts), counts.get("told", 0)
-    tokens = {
-        "prompt_tokens": "told_prompt",
-        "available": "available",
-        "captured": "captured",
-        "delivered": "delivered",
-    }
     return {
         "requests": requests,
         "prompt_tokens": counts.get("told_prompt", 0) if told else None,

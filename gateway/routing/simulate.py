@@ -1,13 +1,16 @@
 """A trace replayed over simulated replicas, by the very code that routes in service. Pure: time is the trace's.
 
 A replica is a cache of bounded size with a TTL, and one lane on which prompts are computed one after another at a fixed
-rate; answers are written beside it. What routing believes and what a replica holds are two things here as well.
+rate; answers are written beside it. What routing believes and what a replica holds are two things here as well. Rules:
+at least one token of each prompt is computed, as engines do to have logits to begin with; what is alive is alive while
+`now < deadline`, to the millisecond.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
@@ -18,9 +21,13 @@ from gateway.routing.wanted import Wanted
 from prefix_store.residency import NOTHING, Residency
 
 
+_WORD = (1 << 64) - 1
+_GRID = 1 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of a trace: seconds since its beginning, tokens, and the ids of its blocks."""
+    """One request of a trace: when it comes in seconds, its tokens, those of its answer, and its blocks."""
 
     at: float
     tokens: int
@@ -49,7 +56,7 @@ class Outcome:
     read: int = 0
     captured: int = 0
     available: int = 0
-    first_token_s: list[float] = field(default_factory=list)
+    first_token_s: array[float] = field(default_factory=lambda: array("d"))
     busy_s: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -63,19 +70,25 @@ class Outcome:
         mean = sum(self.busy_s.values()) / len(self.busy_s) if self.busy_s else 0.0
         return max(self.busy_s.values()) / mean if mean else None
 
-    def first_token(self, share: float) -> float | None:
-        """Return a quantile of the time to the first token, by the nearest rank."""
+    def first_token(self, *shares: float) -> list[float | None]:
+        """Return quantiles of the time to the first token, by the nearest rank; None of nothing."""
         ranked = sorted(self.first_token_s)
-        return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else None
+        last = len(ranked) - 1
+        return [ranked[min(last, int(share * len(ranked)))] if ranked else None for share in shares]
 
 
-def path_of_ids(ids: Sequence[int]) -> bytes:
-    """Return the chain over a trace's block ids."""
-    link, links = b"", []
+def path_of_ids(ids: Iterable[int], root: bytes = b"") -> bytes:
+    """Return the chain over a trace's block ids; `root` keeps apart what never shares a prefix."""
+    digest, link, links = xxhash.xxh3_64_digest, root, []
     for one in ids:
-        link = xxhash.xxh3_64_digest(link + one.to_bytes(8, "little", signed=True))
+        link = digest(link + (one & _WORD).to_bytes(8, "little"))
         links.append(link)
     return b"".join(links)
+
+
+def seconds_of(milliseconds: float) -> float:
+    """Return a time on a grid on which floats add without rounding, so that a TTL ends at its very millisecond."""
+    return round(milliseconds / 1000 * _GRID) / _GRID
 
 
 class Simulation:
@@ -142,6 +155,7 @@ class Simulation:
         self._router.learn(choice, wanted, at, read=read)
 
 
+SWEPT = 16  # nodes looked at for each request of the ideal
 _EMPTY = Wanted(path=b"", ends=(), tokens=0, ttl_s=0.0)
 
 
@@ -153,6 +167,7 @@ def ideal(arrivals: Iterable[Arrival], machine: Machine) -> Outcome:
     for arrival in arrivals:
         blocks = held.match(arrival.path, arrival.at).get("all", NOTHING).blocks
         read = min(blocks * machine.block_tokens, max(0, arrival.tokens - 1))
+        held.sweep(arrival.at, SWEPT)
         held.note("all", arrival.path, arrival.at + machine.ttl_s, arrival.at)
         told.requests += 1
         told.tokens += arrival.tokens
@@ -166,4 +181,4 @@ def ideal(arrivals: Iterable[Arrival], machine: Machine) -> Outcome:
 def faster(arrivals: Iterable[Arrival], times: float) -> Iterator[Arrival]:
     """Yield a trace that comes so many times as fast."""
     for one in arrivals:
-        yield Arrival(one.at / times, one.tokens, one.output, one.path)
+        yield Arrival(seconds_of(1000 * one.at / times), one.tokens, one.output, one.path)

@@ -94,7 +94,7 @@ async def test_a_request_counts_all_its_facts() -> None:
         written=(Written(tokens=12, asked="1h", applied="1h"), Written(tokens=8, asked=None, applied="5m")),
         misses=(missed("system", 10), missed("new", 6), missed("system", 10)),
     )
-    assert await counted(record(prompt=prompt, key="one", projected=28)) == {
+    assert await counted(record(prompt=prompt, key="one", projected=28, min_tokens=16)) == {
         "outcome|finished": 1,
         "requests": 1,
         "output": 3,
