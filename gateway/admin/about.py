@@ -11,7 +11,7 @@ from engine.messages import ModelCard
 from gateway.admin import shapes
 from gateway.admin.answers import json_answer, told
 from gateway.admin.queries import APIS, NoQuery
-from gateway.keys import BACKEND, KEYRING, POLICIES, PRICES, TIMELINE
+from gateway.keys import BACKEND, KEYRING, POLICIES, PRICES, RELAY, TIMELINE
 from gateway.miss import REASONS
 from prefix_store.store import Json
 
@@ -25,7 +25,7 @@ async def about(request: web.Request) -> web.Response:
     """GET /admin/v1/about."""
     shapes.query(request.query, NoQuery)
     app = request.app
-    backend, keyring = app[BACKEND], app[KEYRING]
+    backend, keyring, fleet = app[BACKEND], app[KEYRING], app[RELAY].fleet
     classes = app[POLICIES].classes.lengths_s
     return json_answer(
         {
@@ -36,8 +36,8 @@ async def about(request: web.Request) -> web.Response:
             "card": None if backend.card is None else _card(backend.card),
             "tenants": list(keyring.tenants),
             "keys": sorted(keyring.ids),
-            "models": [backend.model],
-            "upstreams": [backend.name],
+            "models": list(dict.fromkeys([backend.model, *sorted(fleet.models)])),
+            "upstreams": [backend.name, *fleet.replicas],
             "apis": list(APIS),
             "classes": [{"class": name, "ttl_s": ttl_s} for name, ttl_s in classes.items()],
             "reasons": list(REASONS),

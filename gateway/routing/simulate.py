@@ -20,7 +20,6 @@ from gateway.routing.router import Choice, Policy, Router
 from gateway.routing.wanted import Wanted
 from prefix_store.residency import NOTHING, Residency
 
-
 _WORD = (1 << 64) - 1
 _GRID = 1 << 20
 
