@@ -98,15 +98,20 @@ class Simulation:
         self.outcome = Outcome(policy)
         self._machine = machine
         self._names = [f"r{number}" for number in range(replicas)]
-        self._router = Router(policy, chance=Random(seed))  # noqa: S311 - a simulation repeats itself
+        self.router = Router(policy, chance=Random(seed))  # noqa: S311 - a simulation repeats itself
         self._truth = Residency()
         for name in self._names:
             self._truth.bound(name, machine.capacity_blocks)
-            self._router.residency.bound(name, machine.capacity_blocks)
+            self.router.residency.bound(name, machine.capacity_blocks)
         self._free_at = dict.fromkeys(self._names, 0.0)
         self._events: list[tuple[float, int, bool, Choice, Wanted, int]] = []
         self._sent = 0
         self.outcome.busy_s = dict.fromkeys(self._names, 0.0)
+
+    @property
+    def held_blocks(self) -> int:
+        """How many blocks all replicas together hold, those that expired unseen included."""
+        return sum(self._truth.blocks(name) for name in self._names)
 
     def feed(self, arrival: Arrival) -> None:
         """Send one request. Requests come in the order of their times."""
@@ -115,7 +120,7 @@ class Simulation:
         blocks = len(arrival.path) // 8
         ends = [min(arrival.tokens, machine.block_tokens * (number + 1)) for number in range(blocks)]
         wanted = Wanted(path=arrival.path, ends=ends, tokens=arrival.tokens, ttl_s=machine.ttl_s)
-        choice = self._router.choose(wanted, self._names, arrival.at)
+        choice = self.router.choose(wanted, self._names, arrival.at)
         name = choice.replica
         held = self._truth.match(arrival.path, arrival.at, [name]).get(name, NOTHING).blocks
         read = min(wanted.tokens_at(held), max(0, arrival.tokens - 1))
@@ -144,14 +149,14 @@ class Simulation:
         while self._events and self._events[0][0] <= now:
             at, _, over, choice, wanted, read = heapq.heappop(self._events)
             if over:
-                self._router.loads.take(choice.ticket)
+                self.router.loads.take(choice.ticket)
             else:
-                self._router.answering(choice)
+                self.router.answering(choice)
                 self._learn(choice, wanted, at, read)
 
     def _learn(self, choice: Choice, wanted: Wanted, at: float, read: int) -> None:
         """Tell the router what the answer says, while its answer still counts as work."""
-        self._router.learn(choice, wanted, at, read=read)
+        self.router.learn(choice, wanted, at, read=read)
 
 
 SWEPT = 16  # nodes looked at for each request of the ideal

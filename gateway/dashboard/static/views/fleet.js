@@ -21,6 +21,7 @@ kind = "vllm"  # or sglang, llamacpp, openai, anthropic, generic
 base_url = "http://10.0.0.7:8000/v1"
 models = ["my-model"]`;
 const METRIC = "keepwarm_prefix_tokens_total";
+const SIDE_BY_SIDE = 6; // upstreams beside which the bar of all is no longer drawn: it would dwarf them
 const ELSEWHERE = new Set(["policy", "purge"]); // events that are told in other views
 
 /** Draw the view into root. */
@@ -112,7 +113,8 @@ function lostWhere() {
     const mute = replicas.filter(({ delivered }) => delivered === null).map(({ name }) => name);
     silent.hidden = !mute.length;
     say(silent, `${mute.join(", ")}: no answer said what was read, so nothing is drawn.`);
-    chart.update([row("All", total, null), ...replicas.map((one) => row(one.name, one, one.name))]);
+    const each = replicas.map((one) => row(one.name, one, one.name));
+    chart.update(each.length > SIDE_BY_SIDE ? each : [row("All", total, null), ...each]);
   };
   return { panel: holder, show, destroy: chart.destroy };
 }
