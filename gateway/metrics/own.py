@@ -123,8 +123,8 @@ class Own:
 class OfModel:
     """One model's series, all there from its first day, so that a counter starts at 0 and not at its first event."""
 
-    def __init__(self, own: Own, model: str) -> None:
-        """Make every series that can be made at once."""
+    def __init__(self, own: Own, model: str, *, timed: bool) -> None:
+        """Make every series that can be made at once; waits only where the model's own engine tells of them."""
         self._own, self._model = own, model
         for api in get_args(Api):
             for code in CODES:
@@ -140,8 +140,10 @@ class OfModel:
         self._misses = {reason: own.misses.labels(model, reason) for reason in REASONS}
         self._missed = {reason: own.missed.labels(model, reason) for reason in REASONS}
         self._first_token = {kind: own.first_token.labels(model, kind) for kind in ("hit", "miss", "unknown")}
-        self._duration, self._queue = own.duration.labels(model), own.queue.labels(model)
-        self._prefill = own.prefill.labels(model)
+        self._duration = own.duration.labels(model)
+        if timed:
+            own.queue.labels(model)
+            own.prefill.labels(model)
 
     def ended(self, record: Record) -> None:
         """Count one exchange."""
@@ -160,8 +162,8 @@ class OfModel:
             return
         self._read(record, facts)
         if facts.timed:
-            self._queue.observe(facts.queue_s)
-            self._prefill.observe(facts.prefill_s)
+            own.queue.labels(self._model).observe(facts.queue_s)
+            own.prefill.labels(self._model).observe(facts.prefill_s)
         if record.first_token_s is not None:
             kind = "unknown" if not record.reported else "hit" if record.hit else "miss"
             self._first_token[kind].observe(record.first_token_s)

@@ -62,7 +62,7 @@ class Metrics:
         options = options or MetricsOptions()
         registry = CollectorRegistry()
         self._fleet = Fleet((), clock=time.monotonic) if fleet is None else fleet
-        self._pricing, self._backend = pricing, backend
+        self._pricing, self._backend, self._bundled = pricing, backend, model
         self._own = Own(registry, options.classes)
         self._stream = Stream(model)
         registry.register(self._stream)
@@ -109,7 +109,7 @@ class Metrics:
         return UNKNOWN_MODEL if UNKNOWN_MODEL in self._models else self._begin(UNKNOWN_MODEL)
 
     def _begin(self, model: str) -> str:
-        self._models[model] = OfModel(self._own, model), GenAiOfModel(self._genai, model)
+        self._models[model] = OfModel(self._own, model, timed=model == self._bundled), GenAiOfModel(self._genai, model)
         return model
 
     def _meet(self) -> None:
