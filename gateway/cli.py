@@ -1,4 +1,4 @@
-"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `config check`, `version`.
+"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `simulate`, `config check`, `version`.
 
 Every option comes from the table in `gateway.config`. Rule: what a person can put right is said in one line on stderr
 with exit code 2; a traceback means a bug of ours.
@@ -25,6 +25,7 @@ from gateway.config import SETTINGS, Settings, cache_dir, state_dir
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
 from gateway.operator_cli import HERE, operators
+from gateway.simulation.cli import simulate
 
 if TYPE_CHECKING:
     from gateway.backends import Backend
@@ -42,6 +43,7 @@ config_app = typer.Typer(name="config", help="The configuration file.", no_args_
 app.add_typer(config_app)
 app.add_typer(operators)
 app.command()(advise)
+app.command()(simulate)
 
 
 def _option(name: str) -> Any:

@@ -114,7 +114,16 @@ def build_house(
     options = MetricsOptions(
         compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
     )
-    metrics = Metrics(backend.model or backend.name, options, backend=backend.name, pricing=partial(_worth, prices))
+    fleet = Fleet(
+        upstreams,
+        clock=time.monotonic,
+        policies=routing,
+        engine=None if renderer is None else backend,
+        engine_requests=settings.max_num_seqs + settings.max_waiting,
+    )
+    metrics = Metrics(
+        backend.model or backend.name, options, backend=backend.name, fleet=fleet, pricing=partial(_worth, prices)
+    )
     traces = _traces(settings.otlp_endpoint)
     book = Ledger(ledger, backend)
     secret = secret or secrets.token_bytes(32)
@@ -128,13 +137,6 @@ def build_house(
     if renderer is not None:
         diagnosis = Diagnosis(recall, rendering=renderer.identity)
         exchanges = Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses)
-    fleet = Fleet(
-        upstreams,
-        clock=time.monotonic,
-        policies=routing,
-        engine=None if renderer is None else backend,
-        engine_requests=settings.max_num_seqs + settings.max_waiting,
-    )
     relay = Relay(fleet, secret=secret, policies=policies, witnesses=witnesses, environ=environ)
     return House(
         settings=settings,

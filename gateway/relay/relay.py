@@ -137,7 +137,7 @@ class Relay:
             now = self._clock()
             if attempt is not None:
                 self._attempts.discard(attempt)
-                self._close(attempt, wanted, now, fault=fault)
+                self._close(attempt, wanted, now, outcome, fault=fault)
                 self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0, len(wanted.ends))
             if not isinstance(attempt, Here):  # whose exchange is told by those who answered it
                 upstream = tried[-1] if tried else NOBODY
@@ -187,6 +187,7 @@ class Relay:
     async def _first(self, call: Call, wanted: Wanted, tried: list[str]) -> Attempt:
         """Return the first attempt that has something to give; note in `tried` who was asked."""
         last: UpstreamError | None = None
+        attempt: Attempt | None = None
         for _ in range(ATTEMPTS):
             try:
                 replica, choice = self.fleet.choose(call.model, call.endpoint, wanted, self._clock(), tried=tried)
@@ -194,7 +195,9 @@ class Relay:
                 if last is not None:
                     raise last from None
                 raise
-            self.retries += last is not None
+            if attempt is not None:
+                self.retries += 1
+                attempt.replica.retries += 1
             tried.append(replica.name)
             router = self.fleet.router(call.model)
             told = partial(self.fleet.computed, router, call.model, choice, wanted)
@@ -254,16 +257,19 @@ class Relay:
         """Tell an upstream's health of an answer."""
         if fault is None:
             attempt.replica.health.gave_up()
+            attempt.replica.outcomes["cancelled"] += 1
         else:
+            attempt.replica.outcomes["failed" if fault else "refused"] += 1
             attempt.replica.health.answered(well=not fault)
             attempt.replica.failures += fault
 
     # ---- after it ----
 
-    def _close(self, attempt: Attempt, wanted: Wanted, now: float, *, fault: bool | None) -> None:
+    def _close(self, attempt: Attempt, wanted: Wanted, now: float, outcome: Outcome, *, fault: bool | None) -> None:
         tap, replica = attempt.tap, attempt.replica
         if not isinstance(attempt, Here):  # whose engine says itself whether it is well
             self._judge(attempt, fault=fault)
+        replica.outcomes[outcome] += 1
         read = tap.reported.read
         if read is not None:
             replica.prompt_tokens += tap.reported.prompt or 0

@@ -139,8 +139,8 @@ def test_messages(first: Server, second: Server, anthropic: Anthropic, streamed:
             usage = stream.get_final_message().usage
     else:
         usage = anthropic.messages.create(**ask).usage
-    read = usage.cache_read_input_tokens
-    check(first, second, usage.input_tokens + usage.cache_creation_input_tokens + read, read)
+    read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    check(first, second, usage.input_tokens + written + read, read)
 
 
 def test_refusals_keep_their_meaning(first: Server, second: Server, openai: OpenAI) -> None:

@@ -237,7 +237,7 @@ async def well(wire: Wire) -> None:
             parts = response_stream()
             body = json.loads(parts[-1].partition(b"data: ")[2])["response"]
         case _:
-            body, parts = WHOLE, STREAM
+            body, parts = dict[str, Any](WHOLE), STREAM
     await (streaming(parts) if streamed else answering(200, body))(wire)
 
 

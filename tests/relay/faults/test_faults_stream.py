@@ -274,7 +274,7 @@ async def test_a_stream_cut_at_every_byte(
         came, ready = max(end for end in ends if end <= cut), asyncio.Event()
         fake.behave = streaming([stream[:cut]], once(ready, then))
         front.replica("fake").health = Health(asyncio.get_running_loop().time)
-        options = {"stream_options": {"include_usage": True}} if path in {CHAT, COMPLETIONS} else {}
+        options: dict[str, Any] = {"stream_options": {"include_usage": True}} if path in {CHAT, COMPLETIONS} else {}
         response = await front.ask(path, stream=True, max_tokens=5, **options)
         assert await response.content.readexactly(came) == stream[:came]
         ready.set()
@@ -313,7 +313,7 @@ def test_noise_teaches_nothing_and_breaks_nothing(noise: bytes, typed_: bool) ->
     """Random bytes as a stream or as an answer raise nothing but what an upstream's failure is told by."""
     reader = EventReader()
     for endpoint in ("chat", "responses", "messages"):
-        tap: Any = Tap(endpoint)  # type: ignore[arg-type]
+        tap: Any = Tap(endpoint)
         try:
             raw = [
                 one.raw
