@@ -150,7 +150,7 @@ async def test_a_strip_keeps_the_prompt_in_order(lay: Lay) -> None:
 
 async def test_a_strip_of_nothing_is_empty(lay: Lay) -> None:
     """A request without a prompt has neither parts nor a place beyond the end."""
-    nothing = {"strip": [], "marks": [], "misses": []}
+    nothing: Json = {"strip": [], "marks": [], "misses": []}
     assert await lay("request_layout.strip(given)", REQUEST | nothing) == {
         "tokens": 0,
         "parts": [],

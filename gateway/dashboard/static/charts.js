@@ -7,16 +7,18 @@
  * A chart's name and its words go to screen readers as a summary.
  */
 
-import { between, count, duration, exact, short, si, tick } from "./format.js";
+import { between, count, duration, short, si, tick } from "./format.js";
+import {
+  GUTTER, MARGIN, axis, binSheet, closed, decades, drawn, ends, filling, key, places, plumb, powers, roomy, rule, sheet, span,
+  stroke, sums, ticks, told, zoned,
+} from "./draw.js";
 import { frame } from "./frame.js";
-import { hatch, ink, onRepaint } from "./paint.js";
+import { ink, onRepaint } from "./paint.js";
 import * as state from "./state.js";
-import { dash, el, fill, swatch } from "./ui.js";
+import { dash, el, fill } from "./ui.js";
 import { summary } from "./words.js";
 
-const FONT = "12px system-ui, sans-serif";
 const NARROW = 264; // pixels of plot below which labels stand under the chart instead of beside it
-const ROW = 15; // pixels from one label to the next
 
 /**
  * Lines over time. series = [{key, label, color: "--read", dash, width}], bands = [{upper, lower, color}] between two
@@ -27,7 +29,10 @@ export const lines = (options) => overTime({ ...options, stack: false });
 /** Parts of a whole over time, lowest first. `hatched` fills with lines. update as for lines(), values not summed up. */
 export const stacked = (options) => overTime({ ...options, stack: true });
 
-function overTime({ name, format, series, bands = [], stack, height = 184, max = null, log = false, signed = false, ceiling = null, margin = MARGIN, labelled = true, formatAxis = format === si ? short : format }) {
+function overTime({
+  name, format, series, bands = [], stack, height = 184, max = null, log = false, signed = false, ceiling = null, margin = MARGIN,
+  labelled = true, formatAxis = format === si ? short : format,
+}) {
   let data = { times: [], values: {}, marks: [], step: 60 };
   let plot = null;
   let mine = false;
@@ -161,7 +166,7 @@ export function bars({ name, format, onpick = null }) {
   const list = el("ol", { class: "bars" });
   const parts = (told) => rows.flatMap((row) => row.parts.map((part) => [row.label, part.label ?? part.kind, told(part.value)]));
   const sheet = () => ({ head: ["of", "part", name], rows: parts((value) => value), shown: parts(format) });
-  const holder = frame({ name, height: null, table: sheet, csv: () => rows.length > 0, role: "group" });
+  const holder = frame({ name, height: null, table: sheet, csv: () => rows.length > 0, role: onpick ? "group" : "img" });
   holder.canvas.append(list);
   const whole = (row) => row.parts.reduce((all, part) => all + (part.value ?? 0), 0);
   const line = (row, longest) => el("li", {},
@@ -182,166 +187,5 @@ export function bars({ name, format, onpick = null }) {
       holder.refresh();
     },
     destroy: () => holder.destroy(),
-  };
-}
-
-// ---- what is drawn ----
-
-const key = (one) => swatch(one.color.slice(2));
-const told = (one, data, at, format) => (one.tell ? one.tell(data, at) : format(data.values[one.key]?.[at] ?? null));
-const GUTTER = 60; // the same for all, so that moments stand under each other
-const MARGIN = 92; // for labels
-
-/** The ends of a scale of powers, with a little room. */
-const decades = (low, top) => (low > 0 ? [low / 1.3, top * 1.3] : [0.01, 10]);
-
-/** 1, 2, 5, 10, 20 … between the ends of a scale of powers. */
-function powers(low, top) {
-  const found = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(top); power += 1) {
-    found.push(...[1, 2, 5].map((digit) => digit * 10 ** power));
-  }
-  const within = found.filter((value) => value >= low && value <= top);
-  return within.length > 7 ? within.filter((value) => /^1/.test(value.toExponential())) : within;
-}
-
-const roomy = (top) => (top > 0 ? top * 1.08 : 1);
-
-function zoned(at) {
-  const moment = new Date(at * 1000);
-  return state.get().zone === "utc" ? uPlot.tzDate(moment, "Etc/UTC") : moment;
-}
-
-function ends({ times, step, range }) {
-  if (range) return range;
-  if (!times.length) return [0, 1];
-  return [times[0], times.at(-1) + step];
-}
-
-function axis({ grid = false, ...rest }) {
-  return {
-    font: FONT, gap: 6, stroke: () => ink("--soft"),
-    grid: { show: grid, stroke: () => ink("--line"), width: 1 }, ticks: { show: !grid, stroke: () => ink("--line"), size: 4, width: 1 },
-    ...rest,
-  };
-}
-
-function stroke(one, stack) {
-  const paint = (u) => (one.hatched ? hatch(u.ctx, one.color) : ink(one.color, stack ? 0.85 : one.alpha ?? 0.1));
-  return {
-    label: one.label, stroke: () => ink(one.color), width: one.width ?? (stack ? 1 : 2), dash: one.dash,
-    fill: stack || one.fill ? paint : undefined, points: { show: stack ? false : undefined, size: 5 },
-    paths: stack ? uPlot.paths.stepped({ align: 1 }) : undefined,
-  };
-}
-
-function filling({ upper, lower, color, alpha = 0.14 }, series) {
-  const place = (wanted) => series.findIndex((one) => one.key === wanted) + 1;
-  return { series: [place(upper), place(lower)], fill: () => ink(color, alpha) };
-}
-
-/** The times with the end of the last step, so that it has its width. */
-const closed = ({ times, step }) => (times.length ? [...times, times.at(-1) + step] : times);
-
-/** Columns as they are drawn: summed up where they are stacked. */
-function drawn(series, data, stack) {
-  if (!stack) return series.map((one) => data.values[one.key] ?? data.times.map(() => null));
-  return sums(series, data.values, data.times.length).map((column) => (column.length ? [...column, column.at(-1)] : column));
-}
-
-function sums(series, values, length) {
-  const below = new Array(length).fill(0);
-  return series.map((one) => below.map((base, place) => (below[place] = base + (values[one.key]?.[place] ?? 0))));
-}
-
-/** Where each label stands beside the plot: at the last value, moved apart where they would overlap. */
-function places(u, series, data, stack) {
-  const columns = u.data.slice(1);
-  const scale = (value) => u.valToPos(value, "y");
-  const wanted = series.map((one, place) => {
-    const own = data.values[one.key] ?? [];
-    const last = own.findLastIndex((value) => value !== null && value !== undefined);
-    if (one.quiet || last < 0 || (stack && !own.some((value) => value > 0))) return null;
-    const top = columns[place][last];
-    return { text: one.label, color: one.color, y: stack ? scale(top - own[last] / 2) : scale(top) };
-  }).filter(Boolean).sort((a, b) => a.y - b.y);
-  const floor = u.bbox.height / devicePixelRatio;
-  wanted.forEach((one, place) => { if (place && one.y < wanted[place - 1].y + ROW) one.y = wanted[place - 1].y + ROW; });
-  const over = wanted.length ? wanted.at(-1).y - floor : 0;
-  if (over > 0) for (let place = wanted.length - 1, limit = floor; place >= 0 && wanted[place].y > limit; place -= 1, limit -= ROW) wanted[place].y = limit;
-  return wanted;
-}
-
-function plumb(u, marks) {
-  const { ctx, bbox } = u;
-  ctx.save();
-  ctx.strokeStyle = ink("--mark");
-  ctx.lineWidth = devicePixelRatio;
-  ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
-  for (const mark of marks ?? []) {
-    const x = Math.round(u.valToPos(mark.at, "x", true));
-    if (x < bbox.left || x > bbox.left + bbox.width) continue;
-    ctx.beginPath();
-    ctx.moveTo(x + 0.5, bbox.top);
-    ctx.lineTo(x + 0.5, bbox.top + bbox.height);
-    ctx.stroke();
-  }
-  ctx.restore();
-}
-
-function rule(u, { edges, rules = [] }, holder) {
-  const { ctx, bbox } = u;
-  ctx.save();
-  ctx.strokeStyle = ink("--ink");
-  ctx.lineWidth = 1.5 * devicePixelRatio;
-  const stands = rules.filter((one) => edges.length && one.at > 0).map((one) => ({ ...one, x: Math.round(u.valToPos(where(edges, one.at), "x", true)) }));
-  for (const { x } of stands) {
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top - 4 * devicePixelRatio);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-  }
-  ctx.restore();
-  holder.rules(stands.map(({ x, label }) => ({ x: x / devicePixelRatio, label })));
-}
-
-/** The place of a length of time among bins of unequal width. */
-function where(edges, at) {
-  const bin = edges.findIndex((edge) => at <= edge);
-  if (bin < 0) return edges.length + 0.5;
-  const low = bin ? edges[bin - 1] : edges[0] / 2;
-  return bin + Math.min(1, Math.max(0, Math.log(at / low) / Math.log(edges[bin] / low)));
-}
-
-function ticks(edges, wide) {
-  const every = Math.max(1, Math.ceil((edges.length * 52) / wide));
-  return edges.map((_, place) => place + 1).filter((_, place) => place % every === 0);
-}
-
-const span = (edges, at, format) => {
-  if (at === 0) return `up to ${format(edges[0])}`;
-  return at === edges.length ? `over ${format(edges.at(-1))}` : `${format(edges[at - 1])} to ${format(edges[at])}`;
-};
-
-// ---- as tables ----
-
-function sheet(data, series, format) {
-  const { times, values } = data;
-  const zone = state.get().zone;
-  const row = (place) => series.map((one) => values[one.key]?.[place] ?? null);
-  return {
-    head: ["time", ...series.map((one) => one.label)],
-    rows: times.map((at, place) => [new Date(at * 1000).toISOString(), ...row(place)]),
-    shown: times.map((at, place) => [exact(at, zone), ...series.map((one) => told(one, data, place, format))]),
-  };
-}
-
-function binSheet(name, { edges, values }, series, format, formatEdge) {
-  const bins = Array.from({ length: edges.length + 1 }, (_, place) => place);
-  const row = (place) => series.map((one) => values[one.key]?.[place] ?? null);
-  return {
-    head: [name, ...series.map((one) => one.label)],
-    rows: bins.map((place) => [span(edges, place, formatEdge), ...row(place)]),
-    shown: bins.map((place) => [span(edges, place, formatEdge), ...row(place).map((value) => format(value))]),
   };
 }

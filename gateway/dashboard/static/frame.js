@@ -11,7 +11,7 @@ import { el, fill, icon, say, unique } from "./ui.js";
 export const MARKS = { start: "▲", restart: "↻", policy: "◆", purge: "✕", deploy: "●", alert: "!" };
 const APART = 10; // pixels below which marks are told together
 
-/** Build it. table() → {head, rows, shown}; csv() → whether there is something to keep. */
+/** Build it. table() → {head, rows, shown}; csv() → whether there is something to keep; role "group" where it has buttons. */
 export function frame({ name, height, table, csv, role = "img" }) {
   const id = unique("chart");
   const canvas = el("div", { class: "canvas" });
