@@ -95,7 +95,9 @@ async def play(wanted: Wanted, operator: Operator, model: str, progress: Progres
             speed = await _speed(session, wanted.url, model)
             plan = fitting(wanted.seed, tokens_per_s=speed, seconds=pace.seconds(HOUR))
             stage = _Stage(Asker(session, wanted.url), operator, plan, pace, model)
-            progress.console.print(f"Open {operator.url}/ now: it is live, and Tree and Retention empty themselves later.")
+            progress.console.print(
+                f"Open {operator.url}/ now: it is live, and Tree and Retention empty themselves later."
+            )
             progress.update(bar, total=pace.seconds(HOUR), completed=0)
             await stage.play(lambda words, at: progress.update(bar, description=words, completed=at))
         finally:
