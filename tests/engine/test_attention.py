@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine.attention import packed, reference
 from engine.batch import Batch, Rows
+from engine.block_pool import BlockId
 from engine.block_table import BlockTable
 from engine.cascade import Shared, Stretch, share
 
@@ -98,7 +99,8 @@ def test_what_is_shared_and_what_is_left_are_the_whole_past(data: st.DataObject)
     trunks = data.draw(st.lists(st.permutations(range(12)), min_size=1, max_size=3))
     pasts = []
     for _ in range(data.draw(st.integers(1, 6))):
-        table = BlockTable(4, data.draw(st.sampled_from(trunks))[: data.draw(st.integers(0, 12))])
+        blocks = data.draw(st.sampled_from(trunks))[: data.draw(st.integers(0, 12))]
+        table = BlockTable(4, [BlockId(block) for block in blocks])
         pasts.append(table.extents(data.draw(st.integers(0, table.tokens))))
     shared, own = share(pasts, least=data.draw(st.integers(1, 9)))
     for place, past in enumerate(pasts):
