@@ -53,10 +53,9 @@ class Coalescing:
             del self._shared[pair]
 
     def _leads(self, other: Sequence) -> bool:
-        hold = other.hold
-        return (
-            other.phase is Phase.PREFILL and hold is not None and other.request.cached and not hold.lease.node.detached
-        )
+        if other.phase is not Phase.PREFILL or other.hold is None or not other.request.cached:
+            return False
+        return not other.hold.lease.node.detached
 
     def _published(self, other: Sequence) -> int:
         """Return how many leading tokens of a sequence will be in the tree."""
