@@ -19,8 +19,8 @@ class Coalescing:
     def __init__(self, block_tokens: int) -> None:
         self._block = block_tokens
         self._shared: dict[tuple[str, str], int] = {}
-        self._since: dict[str, int] = {}  # by who stands back: the tokens it could have read when it first did
-        self.saved_tokens = 0  # that were read and would have been computed twice
+        self._since: dict[str, int] = {}  # by who waits: the tokens it could have read when it came
+        self.saved_tokens = 0  # that were read and nobody had computed when who read them came
 
     def leader(self, sequence: Sequence, matched: int, running: Iterable[Sequence]) -> Sequence | None:
         """Return the running sequence that is computing the most of what `sequence` needs beyond `matched` tokens.
@@ -36,12 +36,14 @@ class Coalescing:
             shared = min(self._common(sequence, other), self._published(other))
             if shared > most and other.computed < shared:
                 best, most = other, shared
-        if best is not None:
-            self._since.setdefault(sequence.request.id, matched)
         return best
 
+    def came(self, sequence: Sequence, matched: int) -> None:
+        """Hear of a new sequence, of which `matched` tokens are known."""
+        self._since[sequence.request.id] = matched
+
     def admitted(self, sequence: Sequence, read: int) -> None:
-        """Hear that a sequence runs, with `read` tokens found: what came since it stood back was saved."""
+        """Hear that a sequence runs, with `read` tokens found: what others computed since it came was saved."""
         since = self._since.pop(sequence.request.id, None)
         if since is not None:
             self.saved_tokens += max(0, read - since)

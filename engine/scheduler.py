@@ -113,6 +113,7 @@ class Scheduler:
         """Queue a new sequence."""
         self._by_id[sequence.request.id] = sequence
         self._waiting.append(sequence)
+        self.coalescing.came(sequence, self._peek(sequence, now=sequence.submitted).tokens)
 
     def confine(self, request_id: str, matcher: Matcher) -> None:
         """Let a waiting sequence go on, now that its grammar is compiled."""
