@@ -33,6 +33,11 @@ def show_result(console: Console, result: Result) -> None:
     for row in _series_rows(result):
         medians.add_row(*row)
     console.print(medians)
+    show_targets(console, result)
+
+
+def show_targets(console: Console, result: Result) -> None:
+    """Print what was promised of one benchmark, and whether it held."""
     targets = Table(title=f"{result.name}: promised", box=box.SIMPLE_HEAD)
     for heading in ("", "measured", "at most", "", "compared with"):
         targets.add_column(heading, overflow="fold")

@@ -37,10 +37,12 @@ async def body_of(request: web.Request) -> bytes:
     return await request.read()
 
 
-async def parsed(request: web.Request, parse: Callable[[bytes], T], body: bytes) -> T:
+async def parsed(
+    request: web.Request, parse: Callable[[bytes], T], body: bytes, *, inline_bytes: int = INLINE_BYTES
+) -> T:
     """Parse a body; a large one in a thread, so that no other stream waits for it."""
     with timed(request.app[METRICS], "parse"):
-        if len(body) <= INLINE_BYTES:
+        if len(body) <= inline_bytes:
             return parse(body)
         return await asyncio.get_running_loop().run_in_executor(None, parse, body)
 

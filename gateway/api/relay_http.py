@@ -23,6 +23,7 @@ from gateway.relay.upstream import Endpoint
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 UPSTREAM_HEADER: Final = "x-keepwarm-upstream"
+SPLIT_INLINE_BYTES: Final = 1 << 20  # a millisecond, where only the outermost fields are told apart
 
 
 def relayed(endpoint: Endpoint, handler: Handler) -> Handler:
@@ -46,7 +47,7 @@ def relayed(endpoint: Endpoint, handler: Handler) -> Handler:
                 headers=request.headers,
             )
 
-        call = await parsed(request, read, await body_of(request))
+        call = await parsed(request, read, await body_of(request), inline_bytes=SPLIT_INLINE_BYTES)
         if call.model not in relay.fleet.models:
             if not engine:
                 raise _unknown(call.model, relay.fleet.models)

@@ -70,7 +70,7 @@ async def new_server(
     session: aiohttp.ClientSession, *, command: Callable[[int, int], list[str]], on_wait: Callable[[str], None]
 ) -> AsyncIterator[Server]:
     """Start a server on free ports, yield it once it is ready, and stop it."""
-    port, admin_port = _free_ports(2)
+    port, admin_port = free_ports(2)
     address = f"http://127.0.0.1:{port}"
     with tempfile.NamedTemporaryFile(prefix="keepwarm-demo-", suffix=".log") as log:
         process = await asyncio.create_subprocess_exec(
@@ -122,8 +122,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
-    """Find ports of the loopback interface that nobody listens on now."""
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that nobody listens on now."""
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.socket()) for _ in range(count)]
         for listener in listeners:

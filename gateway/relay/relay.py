@@ -47,6 +47,7 @@ from gateway.routing.wanted import Wanted
 
 ATTEMPTS: Final = 3
 IDLE_S: Final = 4.0  # that a connection is kept; widespread servers close theirs after 5, and a race is lost
+HASHED_INLINE_BYTES: Final = 1 << 20  # of a prompt that is hashed at once: some milliseconds
 WHOLE_BYTES: Final = 1 << 18  # of a body that is handed to the socket in one piece
 
 log = structlog.get_logger("gateway.relay")
@@ -111,7 +112,11 @@ class Relay:
     async def answer(self, call: Call) -> AsyncIterator[Attempt]:
         """Give the answer of the first upstream that has one; leaving the block ends it. Raises UpstreamError."""
         began, at = self._clock(), self._wall()
-        wanted, size = self._wanted(call)
+        if len(call.body) <= HASHED_INLINE_BYTES:
+            path, ends = call.prefix(self._secret)
+        else:
+            path, ends = await asyncio.to_thread(call.prefix, self._secret)
+        wanted, size = self._wanted(call, path, ends)
         tried: list[str] = []
         attempt: Attempt | None = None
         outcome: Outcome = "failed"
@@ -169,8 +174,7 @@ class Relay:
         """Wait until no request is in flight."""
         await self._idle.wait()
 
-    def _wanted(self, call: Call) -> tuple[Wanted, int]:
-        path, ends = call.prefix(self._secret)
+    def _wanted(self, call: Call, path: bytes, ends: list[int]) -> tuple[Wanted, int]:
         size = ends[-1] if ends else 0
         tokens = self.fleet.tokens(call.model, size)
         scale = tokens / size if size else 0.0
