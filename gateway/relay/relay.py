@@ -26,6 +26,7 @@ from gateway.errors import (
     CLIENT_LEFT,
     GatewayError,
     NoUpstream,
+    Stopping,
     UpstreamError,
     UpstreamFailed,
     UpstreamSlow,
@@ -74,6 +75,7 @@ class Relay:
         self._witnesses, self._clock, self._wall = tuple(witnesses), clock, wall
         self._session: aiohttp.ClientSession | None = None
         self.retries = 0
+        self._attempts: set[Attempt] = set()  # that are giving their answer
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -86,7 +88,10 @@ class Relay:
         )
 
     async def stop(self) -> None:
-        """Close every connection."""
+        """Close every connection. Whoever still reads an answer hears Stopping."""
+        for attempt in self._attempts:
+            if attempt.response is not None:
+                attempt.response.content.set_exception(Stopping("This gateway has stopped."))
         if self._session is not None:
             await self._session.close()
 
@@ -117,6 +122,7 @@ class Relay:
         status = 500
         try:
             attempt = await self._first(call, wanted)
+            self._attempts.add(attempt)
             yield attempt
             outcome, status = _end(attempt.tap)
         except (asyncio.CancelledError, GeneratorExit):
@@ -129,6 +135,7 @@ class Relay:
         finally:
             now = self._clock()
             if attempt is not None:
+                self._attempts.discard(attempt)
                 self._close(attempt, wanted, outcome, now)
                 self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0)
             if not isinstance(attempt, Here):  # whose exchange is told by those who answered it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gateway.wire import EVERY, body, refusal
+from tests.gateway.wire import EVERY, body, is_anthropic, refusal
 from tests.relay.conftest import StartFake, StartFront
 
 VERSION = {"anthropic-version": "2023-06-01"}
@@ -34,10 +34,11 @@ async def test_an_unknown_model_is_404_and_names_the_served(front: StartFront, f
 async def test_a_missing_model_is_named(front: StartFront, fake: StartFake, path: str) -> None:
     """A body without a model is a 400 that names the field."""
     gateway = await front([(await fake("a")).upstream()])
-    said = body(path)
-    del said["model"]
-    status, message = await refusal(await gateway.serving.post(path, json=said), path)
-    assert (status, message) == (400, "model: Missing required field 'model'.")
+    nameless = body(path)
+    del nameless["model"]
+    status, message = await refusal(await gateway.serving.post(path, json=nameless), path)
+    said = "Field required" if is_anthropic(path) else "Missing required field 'model'."
+    assert (status, message) == (400, f"model: {said}")
 
 
 async def test_both_apis_list_the_upstreams_models(front: StartFront, fake: StartFake) -> None:

@@ -156,7 +156,7 @@ async def test_draining_is_bounded(front: StartFront, fake: StartFake) -> None:
     response = await gateway.chat(stream=True)
     await gateway.house.drain.out(0.0)
     await gateway.house.relay.stop()
-    assert '"code":"upstream_failed"' in (await response.text()).replace(" ", "")
+    assert '"code":"gateway_stopping"' in (await response.text()).replace(" ", "")
 
 
 # ---- probes ----
