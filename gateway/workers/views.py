@@ -84,7 +84,8 @@ def requests(parts: Sequence[Json], limit: int) -> Json:
     """Return the latest of all, the one that ended last first. `next` holds a place for every worker.
 
     A part is what one worker has: `requests` with their `places`, `more` whether there are others behind them, `from`
-    the place where it began, `kept` and `since`.
+    the place where it began, `kept` and `since`. One that began to work after the place that was asked for has no `from`
+    and adds nothing but its count.
     """
     taken = [0] * len(parts)
     shown: list[Json] = []
@@ -97,10 +98,11 @@ def requests(parts: Sequence[Json], limit: int) -> Json:
         taken[newest] += 1
     more = any(part["more"] or taken[n] < len(part["requests"]) for n, part in enumerate(parts))
     borders = [part["places"][taken[n] - 1] if taken[n] else part["from"] for n, part in enumerate(parts)]
+    known = [border for border in borders if border is not None]
     since = [part["since"] for part in parts if part["since"] is not None]
     return {
         "requests": shown,
-        "next": ".".join(borders) if more else None,
+        "next": ".".join(known) if more else None,
         "kept": sum(part["kept"] for part in parts),
         "since": min(since, default=None),
     }
