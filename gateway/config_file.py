@@ -108,11 +108,9 @@ def read_configuration(
 
     `text` is what the file holds, where that was read before.
     """
-    path = origins(flags, environ)["config"].text
-    if path is None:
-        file = FileConfig()
-    else:
-        file = read_file(Path(path)) if text is None else parse_file(text, Path(path))
+    given = origins(flags, environ)["config"].text
+    path = None if given is None else Path(given)
+    file = FileConfig() if path is None else parse_file(read_text(path) if text is None else text, path)
     settings = read_settings(flags, environ, file.server)
     if settings.open_tenants and file.keys:
         raise ConfigError(f"--open-tenants: {path} has [[keys]], which say who is who; leave one of the two out")

@@ -28,8 +28,8 @@ from gateway.timeline import SEEN, Happening
 from gateway.workers import private
 from gateway.workers.crew import Crew, Plan
 from gateway.workers.live import Streams
+from gateway.workers.views import Json
 from gateway.workers.worker import Worker
-from prefix_store.store import Json
 
 RESULTS: Final = ("done", "refused")
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.timeline import MOST
-from prefix_store.store import Json
+
+Json = dict[str, Any]
 
 COUNTS: Final = (
     "requests",
@@ -84,8 +85,8 @@ def requests(parts: Sequence[Json], limit: int) -> Json:
     """Return the latest of all, the one that ended last first. `next` holds a place for every worker.
 
     A part is what one worker has: `requests` with their `places`, `more` whether there are others behind them, `from`
-    the place where it began, `kept` and `since`. One that began to work after the place that was asked for has no `from`
-    and adds nothing but its count.
+    the place where it began, `kept` and `since`. One that began to work after the place that was asked for has no
+    `from` and adds nothing but its count.
     """
     taken = [0] * len(parts)
     shown: list[Json] = []
