@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from gateway.config_file import FileConfig, read_file
+from gateway.config_file import FileConfig, parse_file, read_text
 from gateway.errors import ConfigError
 from gateway.relay.fleet import Fleet
 from gateway.relay.replica import Changes
@@ -46,14 +46,15 @@ class Reloads:
         self._environ, self._now = environ, now
         self._reading = asyncio.Lock()
 
-    async def reload(self, *, by: str) -> tuple[Changes, bool]:
+    async def reload(self, *, by: str, text: str | None = None, audit: bool = True) -> tuple[Changes, bool]:
         """Read the file and go on with what it says; return what that changed and whether it is audited.
 
-        Raises ConfigError with the line that `keepwarm config check` would say.
+        `text` is what the file holds, where that was read before. Raises ConfigError with the line that `keepwarm
+        config check` would say.
         """
         async with self._reading:
             try:
-                file = await asyncio.to_thread(self._read)
+                file = await asyncio.to_thread(self._read, text)
             except ConfigError as error:
                 self.results["refused"] += 1
                 log.warning("reload_refused", by=by, reason=str(error))
@@ -62,12 +63,12 @@ class Reloads:
             self.results["ok"] += 1
             told: Json = msgspec.to_builtins(changes)
             log.info("reloaded", by=by, **told)
-            return changes, await self.audited("reload", str(self._path), told, by=by)
+            return changes, audit and await self.audited("reload", str(self._path), told, by=by)
 
-    def _read(self) -> FileConfig:
+    def _read(self, text: str | None) -> FileConfig:
         if self._path is None:
             raise ConfigError("this gateway was started without --config, so there is nothing to read again")
-        file = read_file(self._path)
+        file = parse_file(read_text(self._path) if text is None else text, self._path)
         require_keys(file.upstreams, self._environ)
         return file
 
