@@ -171,7 +171,7 @@ class Busy(Immediate):
 
 async def read(metrics: Metrics) -> tuple[Series, int]:
     """Time the metrics page over a socket; return also its size."""
-    from gateway.app import metrics_page
+    from gateway.admin.scrape import metrics_page
 
     backend = Busy()
     state = await SqliteStore.open(":memory:")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.messages import Keep
@@ -12,7 +14,7 @@ BLOCK = 4
 PREFIX = [i % 50 for i in range(40)]
 
 
-def busy(step_tokens: int = 8, **extra: int) -> Bench:
+def busy(step_tokens: int = 8, **extra: Any) -> Bench:
     """An engine of which each step computes a small part of the prefix."""
     return Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, step_tokens=step_tokens, blocks=128, **extra)
 

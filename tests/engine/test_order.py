@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.messages import Keep
@@ -12,7 +14,7 @@ from tests.engine.workbench import Bench, ScriptedRunner
 BLOCK = 4
 
 
-def one_by_one(**extra: int) -> Bench:
+def one_by_one(**extra: Any) -> Bench:
     """An engine that runs one sequence at a time."""
     return Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, blocks=256, step_tokens=8, max_num_seqs=1, **extra)
 
