@@ -31,7 +31,7 @@ def write_trace(file: Path, blocks: int, seed: int = 7) -> int:
     talks: list[list[int]] = []
     with file.open("w", encoding="utf-8") as out:
         while fresh < blocks:
-            at += draw.expovariate(1.0)
+            at += draw.expovariate(0.1)
             if len(talks) < OPEN or draw.random() < 1 / TURNS:
                 begin = draw.randrange(APPLICATIONS) * SHARED
                 talks.append(list(range(begin, begin + SHARED)))
