@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.record import Record
+from gateway.record import Record, Routed
 from gateway.relay.fleet import Fleet
 from gateway.routing.router import Policy, Why
 from prefix_store.breaker import Circuit
@@ -64,11 +64,8 @@ class FleetSeries(Collector):
         """Make a model's series."""
         self._stages[model] = [self._prefix.labels(model, stage) for stage in STAGES]
 
-    def ended(self, record: Record, model: str) -> None:
-        """Count one request that was sent to an upstream."""
-        routed = record.routed
-        if routed is None:
-            return
+    def ended(self, record: Record, routed: Routed, model: str) -> None:
+        """Count one request for which an upstream was chosen."""
         decision = self._why.get((self._fleet.policy(record.model), routed.why))
         if decision is not None:
             decision.inc()
