@@ -2,7 +2,8 @@
 
 The trace is made up: conversations that begin with a system prompt of their application and grow turn by turn, 512
 tokens a block. The command runs in a process of its own and reads the trace from a file. Run:
-`python -m benchmarks.simulate [REPLICAS [BLOCKS]]`; the last line is one JSON object.
+`python -m benchmarks.simulate [REPLICAS [BLOCKS [GROWTH]]]`, where a turn adds up to GROWTH blocks; the last line is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -16,34 +17,34 @@ import tempfile
 import time
 from pathlib import Path
 
-REPLICAS, BLOCKS = 1_000, 10_000_000
+REPLICAS, BLOCKS, GROWTH = 1_000, 10_000_000, 64  # blocks that a turn adds at most
 APPLICATIONS, SHARED = 50, 4  # and blocks of an application's own prompt
 OPEN = 1_000  # conversations at a time
-TURNS, GROWTH = 6, 16  # a conversation's turns at most; blocks a turn at most
+TURNS = 6  # of a conversation, about
 TOKENS = 512
 LIMIT_BYTES_A_BLOCK = 250  # what is held and what is believed of it
 
 
-def write_trace(file: Path, blocks: int, seed: int = 7) -> int:
+def write_trace(file: Path, blocks: int, growth: int, seed: int = 7) -> int:
     """Write a trace with so many different blocks; return how many requests it has."""
     draw = random.Random(seed)
     fresh, requests, at = APPLICATIONS * SHARED, 0, 0.0
     talks: list[list[int]] = []
     with file.open("w", encoding="utf-8") as out:
         while fresh < blocks:
-            at += draw.expovariate(1.0)
+            at += draw.expovariate(0.1)
             if len(talks) < OPEN or draw.random() < 1 / TURNS:
                 begin = draw.randrange(APPLICATIONS) * SHARED
                 talks.append(list(range(begin, begin + SHARED)))
             place = draw.randrange(len(talks))
             talk = talks[place]
-            grown = draw.randint(1, GROWTH)
+            grown = draw.randint(1, growth)
             talk.extend(range(fresh, fresh + grown))
             fresh += grown
             row = {"timestamp": int(at), "input_length": TOKENS * len(talk), "output_length": 64, "hash_ids": talk}
             out.write(json.dumps(row) + "\n")
             requests += 1
-            if len(talk) > SHARED + TURNS * GROWTH:
+            if len(talk) > SHARED + TURNS * growth:
                 talks[place] = talks[-1]
                 talks.pop()
     return requests
@@ -51,10 +52,11 @@ def write_trace(file: Path, blocks: int, seed: int = 7) -> int:
 
 def main() -> None:
     """Write a trace, have it simulated, print seconds and the peak of memory."""
-    replicas, blocks = (int(word) for word in (*sys.argv[1:3], *(str(REPLICAS), str(BLOCKS))[len(sys.argv) - 1 :]))
+    given = [int(word) for word in sys.argv[1:4]]
+    replicas, blocks, growth = [*given, *(REPLICAS, BLOCKS, GROWTH)[len(given) :]]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.jsonl"
-        requests = write_trace(file, blocks)
+        requests = write_trace(file, blocks, growth)
         print(f"{requests:,} requests, {file.stat().st_size / 1e6:,.0f} MB", file=sys.stderr)
         command = [sys.executable, "-m", "gateway.cli", "simulate", str(file), "--replicas", str(replicas)]
         command += ["--policy", "prefix", "--ttl", "30d", "--capacity-tokens", str(1 << 40), "--json"]
@@ -68,6 +70,7 @@ def main() -> None:
     result = {
         "replicas": replicas,
         "requests": requests,
+        "growth": growth,
         "held_blocks": row["held_blocks"],
         "seconds": round(seconds, 1),
         "requests_a_second": round(requests / row["seconds"]),

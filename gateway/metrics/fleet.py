@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.record import Record
+from gateway.record import Record, Routed
 from gateway.relay.fleet import Fleet
 from gateway.routing.router import Policy, Why
 from prefix_store.breaker import Circuit
@@ -43,6 +43,7 @@ class FleetSeries(Collector):
             ["model", "stage"],
             registry=registry,
         )
+        self._stages: dict[str, list[Counter]] = {}
         self._decisions = Counter(
             "keepwarm_route_decisions",
             "Requests that were sent to an upstream, by what decided which.",
@@ -61,20 +62,20 @@ class FleetSeries(Collector):
 
     def begin(self, model: str) -> None:
         """Make a model's series."""
-        for stage in STAGES:
-            self._prefix.labels(model, stage)
+        self._stages[model] = [self._prefix.labels(model, stage) for stage in STAGES]
 
-    def ended(self, record: Record, model: str) -> None:
-        """Count one request that was sent to an upstream."""
-        routed = record.routed
-        if routed is None:
-            return
+    def ended(self, record: Record, routed: Routed, model: str) -> None:
+        """Count one request for which an upstream was chosen."""
         decision = self._why.get((self._fleet.policy(record.model), routed.why))
         if decision is not None:
             decision.inc()
         if routed.delivered is not None:
-            for stage, tokens in zip(STAGES, (routed.available, routed.captured, routed.delivered), strict=True):
-                self._prefix.labels(model, stage).inc(tokens)
+            if model not in self._stages:
+                self.begin(model)
+            available, captured, delivered = self._stages[model]
+            available.inc(routed.available)
+            captured.inc(routed.captured)
+            delivered.inc(routed.delivered)
 
     def reloaded(self, *, done: bool) -> None:
         """Count that the configuration file was read again; not `done`: it was refused and changed nothing."""

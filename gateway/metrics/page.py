@@ -93,9 +93,10 @@ class Metrics:
         self._tenants.ended(record)
         if record.upstream != self._backend:
             self._stream.relayed(model, record.generated)
-            self.fleet.ended(record, model)
         elif self._compat is not None:
             self._compat.ended(record)
+        if record.routed is not None:
+            self.fleet.ended(record, record.routed, model)
         worth = self._pricing(record)
         if worth is not None:
             own.earned(worth)

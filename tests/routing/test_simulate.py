@@ -107,7 +107,8 @@ def test_the_conversation_trace_at_five_minutes(folder: Path) -> None:
 def test_prefix_reads_more_than_turns_on_a_public_trace(folder: Path) -> None:
     """Over eight replicas prefix reads more than twice what round robin reads, and no more than the ideal."""
     told = {}
-    for policy in ("prefix", "round_robin"):
+    policies: tuple[Policy, ...] = ("prefix", "round_robin")
+    for policy in policies:
         simulation = Simulation(policy, 8, Machine())
         for one in arrivals(folder / NAME.format("conversation")):
             simulation.feed(one)
