@@ -15,7 +15,7 @@ FILE = '[server]\ndrain = "3s"\n[[upstreams]]\nname = "{}"\nkind = "vllm"\nbase_
 
 def orders(file: Path, reloaded: str | None) -> Orders:
     """Orders of a gateway with that file, which need not be there any more."""
-    flags = {"config": str(file), "engine": "off", "workers": "2", "admin_host": "0.0.0.0"}  # noqa: S104
+    flags: dict[str, str | None] = {"config": str(file), "engine": "off", "workers": "2", "admin_host": "0.0.0.0"}
     return Orders(
         number=1,
         flags=flags,
