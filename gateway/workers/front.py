@@ -24,6 +24,7 @@ from gateway.admin.upstreams import HEALTHY
 from gateway.dashboard import pages
 from gateway.errors import ConfigError
 from gateway.keys import METRICS, REQUEST_ID, STREAM
+from gateway.live import event
 from gateway.middleware import REQUEST_ID_HEADER, account, envelop, identify, write_request_id
 from gateway.reload import APPLIES_TO
 from gateway.workers import private, views
@@ -118,13 +119,12 @@ async def live(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
     response.content_type = "text/event-stream"
     response.charset = "utf-8"
-    with room.hub.listen() as listener:
-        request[STREAM] = response
-        await response.prepare(request)
-        await response.write(HELLO)
-        async with room.streams.open():
-            if room.streams.state is not None:  # else it comes with the first worker's stream
-                await response.write(b"event: state\ndata: %b\n\n" % room.streams.state)
+    async with room.streams.open():
+        with room.hub.listen() as listener:
+            request[STREAM] = response
+            await response.prepare(request)
+            state = room.streams.state
+            await response.write(HELLO if state is None else HELLO + event("state", msgspec.Raw(state)))
             async for data in listener.events(room.settings.stream_ping):
                 await response.write(data)
     await response.write_eof()

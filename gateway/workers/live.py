@@ -14,12 +14,13 @@ import msgspec
 
 from gateway.live import Hub
 from gateway.workers.crew import Crew
-from gateway.workers.link import Silent
+from gateway.workers.link import Link, Silent
 from gateway.workers.views import Once
 from gateway.workers.worker import Worker
 
 PATH = "/admin/v1/live"
 AGAIN_S = 0.5  # a stream that ended while its worker goes on is opened again after
+READY_S = 2.0  # a listener waits no longer for the streams of all workers
 
 
 class Streams:
@@ -32,27 +33,40 @@ class Streams:
         self._listeners = 0
         self._following: list[asyncio.Task[None]] = []
         self._once = Once()
+        self._heard: dict[int, Link] = {}  # whose stream has begun, by worker
+        self._news = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Listen to every worker while the block runs."""
+        """Listen to every worker while the block runs; it begins once each that answers is listened to."""
         self._listeners += 1
         if self._listeners == 1:
             self._following = [asyncio.create_task(self._follow(worker)) for worker in self._crew.workers]
         try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_heard(), READY_S)
             yield
         finally:
             self._listeners -= 1
             if not self._listeners:
                 self.state = None
+                self._heard.clear()
                 for task in self._following:
                     task.cancel()
+
+    async def _all_heard(self) -> None:
+        while any(self._heard.get(worker.number) is not link for worker, link in self._crew.links):
+            self._news.clear()
+            await self._news.wait()
 
     async def _follow(self, worker: Worker) -> None:
         while True:
             link = await worker.came_up()
             with contextlib.suppress(Silent):
                 async for kind, data in link.events(PATH):
+                    if self._heard.get(worker.number) is not link:
+                        self._heard[worker.number] = link
+                        self._news.set()
                     self._tell(worker, kind, data)
             await asyncio.sleep(AGAIN_S)
 

@@ -108,7 +108,7 @@ def test_a_dead_workers_gauges_vanish_and_its_counters_stay() -> None:
 
 
 def test_gauges_are_joined_as_the_table_says() -> None:
-    """Load adds up, a version stays 1, one worker that finds an upstream unwell is enough, and so is one that drains."""
+    """Load adds up, a version stays 1; one worker that finds an upstream unwell is enough, or one that drains."""
     pages = Pages()
     for life, (well, circuit, load, held, draining) in enumerate([(1, 0, 5, 70, 0), (0, 2, 7, 40, 1)]):
         pages.told(
@@ -138,7 +138,10 @@ def test_gauges_are_joined_as_the_table_says() -> None:
 
 def test_what_every_worker_does_is_told_once() -> None:
     """A file that two workers read again because the parent did was read again once."""
-    pages, line = Pages(), '# TYPE keepwarm_config_reload_total counter\nkeepwarm_config_reload_total{result="done"} 1\n'
+    pages, line = (
+        Pages(),
+        '# TYPE keepwarm_config_reload_total counter\nkeepwarm_config_reload_total{result="done"} 1\n',
+    )
     pages.told(1, line)
     pages.told(2, line)
     pages.ended(2)
