@@ -139,7 +139,8 @@ def test_messages(first: Server, second: Server, anthropic: Anthropic, streamed:
             usage = stream.get_final_message().usage
     else:
         usage = anthropic.messages.create(**ask).usage
-    read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    written, read = usage.cache_creation_input_tokens, usage.cache_read_input_tokens
+    assert written is not None and read is not None
     check(first, second, usage.input_tokens + written + read, read)
 
 

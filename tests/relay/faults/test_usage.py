@@ -28,7 +28,7 @@ from tests.relay.faults.fakes import (
     usage_chunk,
 )
 
-INCLUDED = {"stream_options": {"include_usage": True}}
+INCLUDED: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
 
 def heard(*said: object, anthropic: bool = False) -> Reported:
