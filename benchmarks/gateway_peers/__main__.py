@@ -123,7 +123,7 @@ def _cell(rows: Sequence[Added], row: Added, what: str) -> str:
     value = statistics.median(getattr(row, what))
     by = figures.ratio(value, figures.best_rival(rows, row, what)) if row.gateway == OURS else None
     text = f"{value:.0f}" if what == "per_second" else f"{value:.2f}"
-    return text if by is None else f"{text} ({by:.2f}×)"
+    return text if by is None else f"{text} ({by:.2f}x)"
 
 
 if __name__ == "__main__":

@@ -154,7 +154,8 @@ async def _ready(http: aiohttp.ClientSession, url: str, process: asyncio.subproc
                 if response.status == 200:  # noqa: PLR2004 - ready
                     return
         if process.returncode is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"{url} was not reached: {log.read_text(errors='replace')[-800:]}")
+            said = await asyncio.to_thread(log.read_text, errors="replace")
+            raise RuntimeError(f"{url} was not reached: {said[-800:]}")
         await asyncio.sleep(POLL_S)
 
 

@@ -250,7 +250,9 @@ class Relay:
     def _failed(self, attempt: Attempt, wanted: Wanted, error: BaseException) -> UpstreamError | None:
         """End an attempt that gave nothing. Return what went wrong, None where the client left."""
         told = meant_by(error, attempt.replica.name)
-        self._judge(attempt, fault=None if told is None else at_fault(told))
+        fault = None if told is None else at_fault(told)
+        attempt.replica.outcomes["cancelled" if fault is None else "failed" if fault else "refused"] += 1
+        self._judge(attempt, fault=fault)
         self._release(attempt, wanted, read=None, computed=False)
         if is_dead(error):
             self.fleet.lost(attempt.replica.name)
@@ -261,9 +263,7 @@ class Relay:
         """Tell an upstream's health of an answer."""
         if fault is None:
             attempt.replica.health.gave_up()
-            attempt.replica.outcomes["cancelled"] += 1
         else:
-            attempt.replica.outcomes["failed" if fault else "refused"] += 1
             attempt.replica.health.answered(well=not fault)
             attempt.replica.failures += fault
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.errors import UpstreamFailed
 
@@ -23,8 +22,7 @@ class EventTooLong(UpstreamFailed):
     """An event does not end."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentEvent:
+class SentEvent(NamedTuple):
     """One event: its bytes as they came, blank line included, its name and its data."""
 
     raw: bytes
@@ -61,9 +59,9 @@ class EventReader:
     def _cut(self, data: bytes | bytearray, looked_at: int, events: list[SentEvent]) -> int:
         """Add the whole events of `data`, none of which ends before `looked_at`. Return where the last one ends."""
         at = 0
-        for blank in _BLANK.finditer(data, looked_at):
-            events.append(parse(bytes(data[at : blank.end()])))
-            at = blank.end()
+        for end in _ends(data, looked_at):
+            events.append(parse(bytes(data[at:end])))
+            at = end
         self._after_cr = 0 < at == len(data) and data.endswith(b"\r")
         return at
 
@@ -76,6 +74,15 @@ class EventReader:
     def whole(self) -> bool:
         """Whether no event is open."""
         return not self._rest.strip(b"\r\n")
+
+
+def _ends(data: bytes | bytearray, at: int) -> Iterator[int]:
+    """Yield where each blank line ends that ends after `at`."""
+    if data.find(b"\r", at) >= 0:
+        yield from (blank.end() for blank in _BLANK.finditer(data, at))
+        return
+    while (at := data.find(b"\n\n", at) + 2) > 1:  # as nearly every server writes; ten times faster than the pattern
+        yield at
 
 
 def parse(raw: bytes) -> SentEvent:
