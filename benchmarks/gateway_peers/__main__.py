@@ -26,6 +26,7 @@ REQUESTS = 200
 ROUNDS = 3
 LARGE_SHARE = 5  # of long bodies so many times fewer are sent
 LEAST = 20
+WIDTH = 120  # columns of the table, where no terminal is wider
 COLUMNS = (
     ("first_p50", "added first\ntoken p50 ms"),
     ("first_p99", "p99"),
@@ -58,7 +59,9 @@ def main() -> None:
     if not given.no_results:
         report.write(card, environment.load(), result)
     if not given.json:
-        _show(Console(), card, rows, result)
+        console = Console()
+        console.width = max(console.width, WIDTH)
+        _show(console, card, rows, result)
     print(report.last_line(card, [result]))
 
 
@@ -103,7 +106,7 @@ async def _pairs(
 
 def _show(console: Console, card: environment.Card, rows: Sequence[Added], result: Result) -> None:
     report.show_card(console, card)
-    table = Table(title="What a gateway adds (medians; in brackets: by the best rival's)", box=box.SIMPLE_HEAD)
+    table = Table(title="What a gateway adds (medians; in brackets: times the best rival's)", box=box.SIMPLE_HEAD)
     table.add_column("body, answer, at a time")
     table.add_column("gateway")
     for _, heading in COLUMNS:
@@ -123,7 +126,7 @@ def _cell(rows: Sequence[Added], row: Added, what: str) -> str:
     value = statistics.median(getattr(row, what))
     by = figures.ratio(value, figures.best_rival(rows, row, what)) if row.gateway == OURS else None
     text = f"{value:.0f}" if what == "per_second" else f"{value:.2f}"
-    return text if by is None else f"{text} ({by:.2f}x)"
+    return text if by is None else f"{text} ({by:.2f})"
 
 
 if __name__ == "__main__":

@@ -154,9 +154,12 @@ async def _ready(http: aiohttp.ClientSession, url: str, process: asyncio.subproc
                 if response.status == 200:  # noqa: PLR2004 - ready
                     return
         if process.returncode is not None or time.monotonic() > deadline:
-            said = await asyncio.to_thread(log.read_text, errors="replace")
-            raise RuntimeError(f"{url} was not reached: {said[-800:]}")
+            raise RuntimeError(f"{url} was not reached: {_end_of(log)}")
         await asyncio.sleep(POLL_S)
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-800:]
 
 
 async def _stopped(process: asyncio.subprocess.Process) -> None:

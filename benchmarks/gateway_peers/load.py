@@ -52,15 +52,14 @@ class Run:
 async def run(http: aiohttp.ClientSession, url: str, key: str, shape: Shape, requests: int) -> Run:
     """Send so many requests."""
     bodies = iter([_body(shape, number) for number in range(requests)])
-    times: list[tuple[float, float]] = []
 
-    async def sender() -> None:
-        for body in bodies:
-            times.append(await _one(http, url, key, body, streamed=shape.streamed))  # noqa: PERF401 - shared by senders
+    async def sender() -> list[tuple[float, float]]:
+        return [await _one(http, url, key, body, streamed=shape.streamed) for body in bodies]
 
     began = time.perf_counter()
-    await asyncio.gather(*(sender() for _ in range(shape.at_once)))
+    senders = await asyncio.gather(*(sender() for _ in range(shape.at_once)))
     elapsed = time.perf_counter() - began
+    times = [each for sent in senders for each in sent]
     first, total = zip(*times, strict=True)
     return Run(first=first, total=total, per_second=requests / elapsed)
 

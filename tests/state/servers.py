@@ -33,13 +33,27 @@ class HandClock:
         return self.now
 
 
+def redis_binary() -> str:
+    """Return where a Redis-compatible server is."""
+    return shutil.which("redis-server") or shutil.which("valkey-server") or str(get_binary_path())
+
+
 class RedisServer:
     """One server process in a folder of its own. It keeps nothing on disk: killed and started again, it is empty."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.socket = folder / "redis.sock"
-        binary = shutil.which("redis-server") or shutil.which("valkey-server") or str(get_binary_path())
-        self._command = [binary, "--port", "0", "--unixsocket", str(self.socket), "--save", "", "--dir", str(folder)]
+        self._command = [
+            redis_binary(),
+            "--port",
+            "0",
+            "--unixsocket",
+            str(self.socket),
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+        ]
         self._command += ["--appendonly", "no", *options]
         self.start()
 
