@@ -64,6 +64,7 @@ def build_serving_app(house: House) -> web.Application:
         await house.ledger.store.close()
         if house.traces is not None:
             await asyncio.to_thread(house.traces.close)
+        house.tokenised.close()
         if house.renderer is not None:
             house.renderer.close()
 

@@ -21,6 +21,7 @@ from gateway.advice.advise import Pool
 from gateway.advice.office import Office
 from gateway.advice.trace import Group
 from gateway.advice.traffic import Traffic
+from gateway.api.relay_tokens import Tokenised
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.diagnosis import Diagnosis
@@ -83,6 +84,7 @@ class House:
     traffic: Traffic
     office: Office
     relay: Relay
+    tokenised: Tokenised
     sharing: Sharing | None
     kv_events: KvEvents
     probes: Probes
@@ -137,7 +139,8 @@ def build_house(
     if renderer is not None:
         diagnosis = Diagnosis(recall, rendering=renderer.identity)
         exchanges = Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses)
-    relay = Relay(fleet, secret=secret, policies=policies, witnesses=witnesses, environ=environ)
+    tokenised = Tokenised.load(upstreams)
+    relay = Relay(fleet, secret=secret, policies=policies, witnesses=witnesses, environ=environ, exact=tokenised.prefix)
     return House(
         settings=settings,
         backend=backend,
@@ -157,6 +160,7 @@ def build_house(
         traffic=traffic,
         office=office,
         relay=relay,
+        tokenised=tokenised,
         sharing=None if feed is None else Sharing(fleet, feed, secret=secret),
         kv_events=KvEvents(fleet),
         probes=Probes(fleet, relay.ask_health),

@@ -14,7 +14,7 @@ import asyncio
 import io
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -50,6 +50,8 @@ IDLE_S: Final = 4.0  # that a connection is kept; widespread servers close their
 HASHED_INLINE_BYTES: Final = 1 << 20  # of a prompt that is hashed at once: some milliseconds
 WHOLE_BYTES: Final = 1 << 18  # of a body that is handed to the socket in one piece
 
+Exact = Callable[[Call, bytes], Awaitable[tuple[bytes, list[int]] | None]]
+
 log = structlog.get_logger("gateway.relay")
 
 
@@ -64,10 +66,15 @@ class Relay:
         policies: Governs,
         witnesses: Sequence[Witness],
         environ: Mapping[str, str] = os.environ,
+        exact: Exact | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Send by way of `fleet`; `policies` say how long a prefix is promised and what is a hit."""
+        """Send by way of `fleet`; `policies` say how long a prefix is promised and what is a hit.
+
+        `exact` may give a prompt's chain over its tokens, and the tokens up to each piece's end, for routing.
+        """
+        self._exact = exact
         self.fleet = fleet
         self._secret, self._policies, self._environ = secret, policies, environ
         self._witnesses, self._clock, self._wall = tuple(witnesses), clock, wall
@@ -112,11 +119,7 @@ class Relay:
     async def answer(self, call: Call) -> AsyncIterator[Attempt]:
         """Give the answer of the first upstream that has one; leaving the block ends it. Raises UpstreamError."""
         began, at = self._clock(), self._wall()
-        if len(call.body) <= HASHED_INLINE_BYTES:
-            path, ends = call.prefix(self._secret)
-        else:
-            path, ends = await asyncio.to_thread(call.prefix, self._secret)
-        wanted, size = self._wanted(call, path, ends)
+        wanted, size = await self._wanted(call)
         tried: list[str] = []
         attempt: Attempt | None = None
         outcome: Outcome = "failed"
@@ -174,17 +177,23 @@ class Relay:
         """Wait until no request is in flight."""
         await self._idle.wait()
 
-    def _wanted(self, call: Call, path: bytes, ends: list[int]) -> tuple[Wanted, int]:
+    async def _wanted(self, call: Call) -> tuple[Wanted, int]:
+        """Return the request as routing sees it, and its prompt's bytes where tokens are estimated by them, else 0."""
+        ttl_s = self._policies.known.govern(model=call.model, tenant=call.tenant).default_s or 0.0
+        exact = None if self._exact is None else await self._exact(call, self._secret)
+        if exact is not None:
+            path, ends = exact
+            tokens = ends[-1] if ends else 0
+            return Wanted(path=path, ends=ends, tokens=tokens, ttl_s=ttl_s, session=call.session), 0
+        if len(call.body) <= HASHED_INLINE_BYTES:
+            path, ends = call.prefix(self._secret)
+        else:
+            path, ends = await asyncio.to_thread(call.prefix, self._secret)
         size = ends[-1] if ends else 0
         tokens = self.fleet.tokens(call.model, size)
         scale = tokens / size if size else 0.0
-        return Wanted(
-            path=path,
-            ends=[round(end * scale) for end in ends],
-            tokens=tokens,
-            ttl_s=self._policies.known.govern(model=call.model, tenant=call.tenant).default_s or 0.0,
-            session=call.session,
-        ), size
+        ends = [round(end * scale) for end in ends]
+        return Wanted(path=path, ends=ends, tokens=tokens, ttl_s=ttl_s, session=call.session), size
 
     # ---- before the first byte ----
 
