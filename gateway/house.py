@@ -164,7 +164,7 @@ def build_house(
         sharing=None if feed is None else Sharing(fleet, feed, secret=secret),
         kv_events=KvEvents(fleet),
         probes=Probes(fleet, relay.ask_health),
-        reloads=Reloads(settings.config, fleet, state, environ=environ),
+        reloads=Reloads(settings.config, fleet, state, environ=environ, heard=metrics.fleet.reloaded),
         drain=Drain([relay] if exchanges is None else [exchanges, relay]),
     )
 

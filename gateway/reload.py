@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -28,6 +27,13 @@ APPLIES_TO: Final = ("upstreams", "routing")  # tables of the file; every other 
 log = structlog.get_logger("gateway.reload")
 
 
+class Heard(Protocol):
+    """Who counts."""
+
+    def __call__(self, *, done: bool) -> None:
+        """Hear that the file was read again, or refused."""
+
+
 class Reloads:
     """Reads the file again."""
 
@@ -39,9 +45,10 @@ class Reloads:
         *,
         environ: Mapping[str, str],
         now: Callable[[], float] = time.time,
+        heard: Heard | None = None,
     ) -> None:
-        """Read `path` into `fleet`; `now` is the wall clock, for the audit trail of `state`."""
-        self.results = Counter[Literal["ok", "refused"]]()
+        """Read `path` into `fleet`; `now` is the wall clock, for the audit trail of `state`, `heard` counts."""
+        self._heard = heard
         self._path, self._fleet, self._state = path, fleet, state
         self._environ, self._now = environ, now
         self._reading = asyncio.Lock()
@@ -56,11 +63,13 @@ class Reloads:
             try:
                 file = await asyncio.to_thread(self._read, text)
             except ConfigError as error:
-                self.results["refused"] += 1
+                if self._heard is not None:
+                    self._heard(done=False)
                 log.warning("reload_refused", by=by, reason=str(error))
                 raise
             changes = self._fleet.replace(file.upstreams, file.routing)
-            self.results["ok"] += 1
+            if self._heard is not None:
+                self._heard(done=True)
             told: Json = msgspec.to_builtins(changes)
             log.info("reloaded", by=by, **told)
             return changes, audit and await self.audited("reload", str(self._path), told, by=by)

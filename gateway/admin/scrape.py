@@ -9,7 +9,7 @@ from aiohttp import web
 
 from engine.errors import EngineUnavailable
 from gateway.admin import live
-from gateway.keys import BACKEND, EXCHANGES, METRICS, POLICIES, SHARING
+from gateway.keys import BACKEND, DRAIN, EXCHANGES, METRICS, POLICIES, SHARING
 
 PAGE_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -32,6 +32,7 @@ async def page_of(app: web.Application) -> bytes:
     except (EngineUnavailable, TimeoutError):
         stats = None
     restarts = backend.restarts if EXCHANGES in app else None
+    app[METRICS].fleet.draining = DRAIN in app and app[DRAIN].draining
     return app[METRICS].exposition(stats, restarts, degraded=degraded(app), card=backend.card)
 
 
