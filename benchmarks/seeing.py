@@ -12,6 +12,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 from aiohttp import web
@@ -25,7 +26,9 @@ from gateway.metrics import Metrics, MetricsOptions
 from gateway.miss import REASONS, MissReport
 from gateway.overhead import PHASES
 from gateway.policies import Policies
-from gateway.record import Record
+from gateway.record import Record, Routed
+from gateway.relay.fleet import Fleet
+from gateway.relay.upstream import Upstream
 from gateway.usage import PromptFacts, Written
 from prefix_store.classes import BUILT_IN
 from prefix_store.sqlite_store import SqliteStore
@@ -36,7 +39,8 @@ ROUNDS = 20
 REQUESTS = 500  # in a round
 ANSWER = 100  # tokens of each answer, each of which is counted as it comes
 READINGS = 20
-PARTS = 2  # what `run` measures
+UPSTREAMS = 8
+PARTS = 3  # what `run` measures
 
 
 def steps() -> int:
@@ -47,10 +51,12 @@ def steps() -> int:
 def run(advance: Advance) -> Result:
     """Measure."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    metrics = Metrics(CARD.name, MetricsOptions(tenants=TENANTS))
+    metrics = Metrics(CARD.name, MetricsOptions(tenants=TENANTS), fleet=fleet())
     records = made(REQUESTS)
     counting = counted(metrics, records)
     advance("counting")
+    relayed = timed("metrics, one relayed request", lambda one: metrics.ended(one, b""), sent(records))
+    advance("counting relayed ones")
     reading, size = asyncio.run(read(metrics))
     advance("reading")
     return Result(
@@ -64,6 +70,13 @@ def run(advance: Advance) -> Result:
                 ceiling="one addition for each of its numbers, some microseconds",
             ),
             Target(
+                name="processor time of one relayed request in the metrics",
+                value=relayed.median,
+                limit=0.1,
+                unit="ms",
+                ceiling="one addition for each of its numbers, some microseconds",
+            ),
+            Target(
                 name="/metrics with 200 tenants",
                 value=reading.median,
                 limit=50.0,
@@ -71,7 +84,7 @@ def run(advance: Advance) -> Result:
                 ceiling="writing the page's bytes, below a millisecond",
             ),
         ),
-        series=(counting, reading),
+        series=(counting, relayed, reading),
         facts={"tenants": len(TENANTS), "page_bytes": size, "answer_tokens": ANSWER},
     )
 
@@ -123,6 +136,27 @@ def _record(dice: random.Random, number: int) -> Record:
     )
 
 
+def fleet() -> Fleet:
+    """Make up upstreams that nobody connects to."""
+    named = (f"replica-{number}" for number in range(UPSTREAMS))
+    return Fleet(
+        [Upstream(name=name, base_url=f"http://{name}.invalid/v1", models=("relayed",)) for name in named],
+        clock=time.monotonic,
+    )
+
+
+def sent(records: list[Record]) -> list[Record]:
+    """Return the same exchanges as upstreams would have answered them."""
+    told = []
+    for number, one in enumerate(records):
+        assert one.prompt is not None, "each of them has a prompt"
+        prompt = replace(one.prompt, timed=False, misses=())
+        routed = Routed(why="prefix", available=prompt.read, captured=prompt.read, delivered=prompt.read)
+        upstream = f"replica-{number % UPSTREAMS}"
+        told.append(replace(one, model="relayed", upstream=upstream, prompt=prompt, routed=routed, prewarm=False))
+    return told
+
+
 def counted(metrics: Metrics, records: list[Record]) -> Series:
     """Time all that the metrics are told of each request: phases, every answer token, the record, the HTTP answer."""
     ask = Ask(id="seeing", model=CARD.name)
@@ -171,7 +205,7 @@ class Busy(Immediate):
 
 async def read(metrics: Metrics) -> tuple[Series, int]:
     """Time the metrics page over a socket; return also its size."""
-    from gateway.app import metrics_page
+    from gateway.admin.scrape import metrics_page
 
     backend = Busy()
     state = await SqliteStore.open(":memory:")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from engine.cascade import Shared, Stretch, share
 from engine.chunk import Chunk
 from engine.request import TOKEN_BYTES
 
@@ -26,8 +27,9 @@ class Rows:
 
     first: int
     last: int
-    past: tuple[tuple[int, int], ...]  # (first slot, tokens), in token order
+    past: tuple[Stretch, ...]  # in token order
     causal: bool
+    own: tuple[Stretch, ...]  # of the past, what no other sequence of the batch shares
 
     @property
     def count(self) -> int:
@@ -45,11 +47,12 @@ class Batch:
     rows: tuple[Rows, ...]
     wanted: torch.Tensor  # [wanted] int64, rows whose logits are wanted: scored positions first, then what samples
     copies: tuple[tuple[int, int, int], ...]  # (source slot, target slot, tokens), before anything is written
+    shared: tuple[Shared, ...] = ()  # stretches of the past that several rows attend to
 
 
 def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
     """Lay the chunks out one after another. O(chunks + tokens), the tokens in numpy."""
-    tokens, positions, slots, rows, copies = [], [], [], [], []
+    tokens, positions, slots, spans, copies = [], [], [], [], []
     scored_rows: list[int] = []
     sample_rows: list[int] = []
     first = 0
@@ -62,7 +65,7 @@ def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
         positions.append(np.arange(start, start + count))
         slots += [np.arange(slot, slot + length) for slot, length in table.slots(start, count)]
         seen = start + 1 if count == 1 else start
-        rows.append(Rows(first, first + count, tuple(table.extents(seen)), causal=count > 1))
+        spans.append((first, count, tuple(table.extents(seen))))
         scored_rows += range(first + chunk.scored.start - start, first + chunk.scored.stop - start)
         first += count
         if chunk.samples:
@@ -74,6 +77,11 @@ def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
     def on_device(parts: list[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(device)
 
+    shared, own = share([past for _, _, past in spans])
+    rows = [
+        Rows(first, first + count, past, causal=count > 1, own=rest)
+        for (first, count, past), rest in zip(spans, own, strict=True)
+    ]
     return Batch(
         tokens=on_device(tokens),
         positions=on_device(positions),
@@ -81,4 +89,5 @@ def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
         rows=tuple(rows),
         wanted=torch.tensor([*scored_rows, *sample_rows], dtype=torch.int64, device=device),
         copies=tuple(copies),
+        shared=shared,
     )

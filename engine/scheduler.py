@@ -1,7 +1,8 @@
 """Who runs in the next step. Knows no torch: it decides, the runner computes.
 
 Owns the queue, the running sequences and their phases. Rules:
-- decodes go first, one token each; what is left of `step_tokens` goes to prefills in the order of their admission;
+- decodes go first, one token each; prefills get a chunk beside them that keeps the answers' pace, in `order`'s order;
+- a sequence that needs what another is computing stands back for it;
 - the sequence admitted first can always go on: when blocks run out, the youngest one is preempted, so there is no
   deadlock; what it finished stays in the tree, so that resuming is cheap;
 - every sequence that was added leaves exactly once, through `absorb`, `cancel` or `fail`.
@@ -13,12 +14,17 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from engine import order
+from engine.block_pool import BlockId
 from engine.cache import PrefixCache
 from engine.chunk import Chunk, Outcome
+from engine.coalesce import Coalescing
 from engine.errors import RequestRefused
 from engine.facts import refused
 from engine.messages import Delta, FinishReason, Prefilled, Refused
+from engine.pace import Pace
 from engine.sequence import Matcher, Phase, Sequence
+from prefix_store.leases import Match
 
 SCORED_ROWS = 256  # of prompt log-probabilities in one step: each needs a row of logits as wide as the vocabulary
 
@@ -68,8 +74,12 @@ class Scheduler:
         max_num_seqs: int,
         max_model_len: int,
         queue_timeout_s: float,
+        inter_token_s: float = 0.2,
     ) -> None:
         self.cache = cache
+        self.pace = Pace(inter_token_s, step_tokens)
+        self.coalescing = Coalescing(cache.block_tokens)
+        self._planned: tuple[float, int] | None = None  # when the step under way began, its prompt tokens
         self.queue_timeout_s = queue_timeout_s
         self.step_tokens = step_tokens
         self.scored_rows = SCORED_ROWS
@@ -103,6 +113,7 @@ class Scheduler:
         """Queue a new sequence."""
         self._by_id[sequence.request.id] = sequence
         self._waiting.append(sequence)
+        self.coalescing.came(sequence, self._peek(sequence, now=sequence.submitted).tokens)
 
     def confine(self, request_id: str, matcher: Matcher) -> None:
         """Let a waiting sequence go on, now that its grammar is compiled."""
@@ -139,21 +150,30 @@ class Scheduler:
         chunks: list[Chunk] = []
         budget = _Budget(self.step_tokens, self.scored_rows)
         preempted = self.counters.preempted
-        for phase in (Phase.DECODE, Phase.PREFILL):
-            for sequence in list(self._running):
-                if sequence.phase is phase and (chunk := self._chunk(sequence, budget, now=now)):
-                    chunks.append(chunk)
-                    budget.spend(chunk)
-        chunks = [chunk for chunk in chunks if chunk.sequence.hold is not None]  # an older one may have preempted it
-        while budget.tokens and self.counters.preempted == preempted and (admitted := self._admit(now=now)) is not None:
-            if chunk := self._chunk(admitted, budget, now=now):
+
+        def compute(sequence: Sequence) -> None:
+            if chunk := self._chunk(sequence, budget, now=now):
                 chunks.append(chunk)
                 budget.spend(chunk)
+
+        decoding = [sequence for sequence in self._running if sequence.phase is Phase.DECODE]
+        for sequence in decoding:
+            compute(sequence)
+        budget.tokens = min(budget.tokens, self.pace.limit(answering=bool(chunks)))
+        for sequence in order.prefills([one for one in self._running if one.phase is Phase.PREFILL], now=now):
+            compute(sequence)
+        chunks = [chunk for chunk in chunks if chunk.sequence.hold is not None]  # an older one may have preempted it
+        while budget.tokens and self.counters.preempted == preempted and (admitted := self._admit(now=now)) is not None:
+            compute(admitted)
+        self._planned = now, sum(chunk.count for chunk in chunks if chunk.sequence.phase is Phase.PREFILL)
         return chunks
 
     def absorb(self, chunks: list[Chunk], outcomes: list[Outcome], *, now: float) -> list[Delta | Refused]:
         """Take in a computed step: `outcomes` says what came of each chunk, in order."""
         self.counters.steps += 1
+        if self._planned is not None:
+            began, prompt_tokens = self._planned
+            self.pace.measured(prompt_tokens, now - began)
         events: list[Delta | Refused] = []
         for chunk, outcome in zip(chunks, outcomes, strict=True):
             self._advance(chunk, outcome, now=now)
@@ -179,21 +199,33 @@ class Scheduler:
 
     def _admit(self, *, now: float) -> Sequence | None:
         """Start the next waiting sequence if it fits beside the running ones."""
-        sequence = next((sequence for sequence in self._waiting if sequence.ready), None)
-        if sequence is None or self.running >= self.max_num_seqs:
+        if self.running >= self.max_num_seqs:
             return None
-        if self._running and not self._fits(sequence, now=now):
-            return None
+        matches = {one: self._peek(one, now=now) for one in order.candidates(self._waiting)}
+        work = {one: one.length - match.tokens for one, match in matches.items()}
+        for sequence in order.ranked(matches, self._running, work.__getitem__, now=now):
+            if self.coalescing.leader(sequence, matches[sequence].tokens, self._running) is not None:
+                continue
+            if self._running and not self._fits(sequence, matches[sequence]):
+                return None  # who is first in line keeps the room that becomes free
+            return self._start(sequence, now=now)
+        return None
+
+    def _start(self, sequence: Sequence, *, now: float) -> Sequence:
         self._waiting.remove(sequence)
         admitted = now if sequence.admitted is None else sequence.admitted
         hold = self.cache.admit(sequence.request, sequence.readable, since=admitted, now=now)
         sequence.start(hold, now=now)
+        self.coalescing.admitted(sequence, hold.ready)
         self._running.append(sequence)
         return sequence
 
-    def _fits(self, sequence: Sequence, *, now: float) -> bool:
-        """Whether its whole prompt fits beside what running prefills still need. A peek: it renews nothing."""
-        match = self.cache.tree.peek(sequence.request.namespace, sequence.readable, now)
+    def _peek(self, sequence: Sequence, *, now: float) -> Match[BlockId]:
+        """Look how far a sequence is known. Renews nothing."""
+        return self.cache.tree.peek(sequence.request.namespace, sequence.readable, now)
+
+    def _fits(self, sequence: Sequence, match: Match[BlockId]) -> bool:
+        """Whether its whole prompt fits beside what running prefills still need."""
         promised = sum(
             max(0, self._blocks(running.length + 1) - len(running.hold.table))
             for running in self._running
@@ -288,6 +320,7 @@ class Scheduler:
         else:
             self._running.remove(sequence)
         sequence.move(phase)
+        self.coalescing.forget(sequence.request.id)
         del self._by_id[sequence.request.id]
         if sequence.hold is not None:
             self.cache.release(sequence.hold, now=now)

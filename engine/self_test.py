@@ -45,7 +45,7 @@ def _chunk(ids: torch.Tensor, slots: torch.Tensor, start: int, end: int) -> Batc
         tokens=ids[start:end],
         positions=torch.arange(start, end, device=ids.device),
         slots=slots[start:end],
-        rows=(Rows(0, end - start, past, causal=True),),
+        rows=(Rows(0, end - start, past, causal=True, own=past),),
         wanted=torch.tensor([end - start - 1], device=ids.device),
         copies=(),
     )

@@ -6,14 +6,15 @@ Owns their addresses, and start and stop of what the house has. Answers in fligh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
-from engine.errors import EngineUnavailable
-from gateway.admin import about, api, events, live, requests, upstreams
+from gateway.admin import about, api, events, live, requests, scrape, upstreams
 from gateway.admin.guard import guards, harden
+from gateway.admin.scrape import degraded
 from gateway.api import anthropic_http, models_http, openai_http, openapi_http, responses_http
 from gateway.api.relay_http import relayed
 from gateway.api.responses_store import ResponseStore
@@ -43,6 +44,7 @@ from gateway.keys import (
     TIMELINE,
 )
 from gateway.middleware import account, envelop, identify, write_request_id
+from gateway.workers import private
 from prefix_store.store import Json
 
 log = structlog.get_logger("gateway")
@@ -62,6 +64,7 @@ def build_serving_app(house: House) -> web.Application:
         await house.ledger.store.close()
         if house.traces is not None:
             await asyncio.to_thread(house.traces.close)
+        house.tokenised.close()
         if house.renderer is not None:
             house.renderer.close()
 
@@ -103,6 +106,21 @@ def _add_apis(router: web.UrlDispatcher) -> None:
 
 def build_admin_app(house: House) -> web.Application:
     """Build the application that operators reach."""
+    app = _operators_app(house, [identify, account, envelop, *guards(house.settings.admin_key)])
+    app.on_response_prepare.append(harden)
+    pages.add_routes(app)
+    return app
+
+
+def build_worker_app(house: House) -> web.Application:
+    """Build what one of several workers answers its parent, who stands at the door, counts and shows the page."""
+    app = _operators_app(house, [identify, envelop])
+    private.add_routes(app)
+    return app
+
+
+def _operators_app(house: House, middlewares: Sequence[Middleware]) -> web.Application:
+    """Build the operators' side without its door."""
 
     async def pulse(_: web.Application) -> AsyncIterator[None]:
         async with house.hub.pulsing(tell):
@@ -115,16 +133,11 @@ def build_admin_app(house: House) -> web.Application:
     async def end_streams(_: web.Application) -> None:
         house.hub.close()
 
-    app = web.Application(
-        middlewares=[identify, account, envelop, *guards(house.settings.admin_key)],
-        client_max_size=house.settings.max_body,
-    )
+    app = web.Application(middlewares=middlewares, client_max_size=house.settings.max_body)
     _furnish(app, house)
     app.cleanup_ctx.append(pulse)
     app.on_shutdown.append(end_streams)
-    app.on_response_prepare.append(harden)
-    app.router.add_get("/metrics", metrics_page)
-    for room in (api, requests, live, events, about, upstreams, pages):
+    for room in (scrape, api, requests, live, events, about, upstreams):
         room.add_routes(app)
     return app
 
@@ -172,26 +185,8 @@ async def ready(request: web.Request) -> web.Response:
             "detail": "The gateway is stopping." if draining else backend.detail,
             "upstreams": well,
             "restarts": backend.restarts,
-            "state": _degraded(request.app) or "ok",
+            "state": degraded(request.app) or "ok",
         },
         status=200 if is_ready else 503,
         headers={} if is_ready else {"Retry-After": "1"},
     )
-
-
-def _degraded(app: web.Application) -> str | None:
-    """Say why this gateway goes by what it knows alone, if it does."""
-    return app[POLICIES].state.degraded or (app[SHARING].degraded if SHARING in app else None)
-
-
-async def metrics_page(request: web.Request) -> web.Response:
-    """GET /metrics: the Prometheus page, with the engine's snapshot if it gives one in time."""
-    backend = request.app[BACKEND]
-    try:
-        stats = await asyncio.wait_for(backend.stats(), live.STATS_PATIENCE_S)
-    except (EngineUnavailable, TimeoutError):
-        stats = None
-    degraded = _degraded(request.app)
-    restarts = backend.restarts if EXCHANGES in request.app else None
-    page = request.app[METRICS].exposition(stats, restarts, degraded=degraded, card=backend.card)
-    return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

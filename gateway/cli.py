@@ -1,4 +1,4 @@
-"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `config check`, `version`.
+"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `simulate`, `config check`, `version`.
 
 Every option comes from the table in `gateway.config`. Rule: what a person can put right is said in one line on stderr
 with exit code 2; a traceback means a bug of ours.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -21,10 +19,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gateway.advice.cli import advise
-from gateway.config import SETTINGS, Settings, cache_dir, state_dir
+from gateway.config import SETTINGS, Settings, cache_dir
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
+from gateway.logs import set_up_logs
 from gateway.operator_cli import HERE, operators
+from gateway.simulation.cli import simulate
 
 if TYPE_CHECKING:
     from gateway.backends import Backend
@@ -42,6 +42,7 @@ config_app = typer.Typer(name="config", help="The configuration file.", no_args_
 app.add_typer(config_app)
 app.add_typer(operators)
 app.command()(advise)
+app.command()(simulate)
 
 
 def _option(name: str) -> Any:
@@ -62,6 +63,7 @@ def serve(
     admin_host: Annotated[Given, _option("admin_host")] = None,
     admin_port: Annotated[Given, _option("admin_port")] = None,
     engine: Annotated[Given, _option("engine")] = None,
+    workers: Annotated[Given, _option("workers")] = None,
     model: Annotated[Given, _option("model")] = None,
     ttl: Annotated[Given, _option("ttl")] = None,
     kv_bytes: Annotated[Given, _option("kv_bytes")] = None,
@@ -95,7 +97,7 @@ def serve(
     if flags.pop("no_engine"):
         flags["engine"] = "off"
     try:
-        _serve(read_configuration(flags, os.environ))
+        _serve(read_configuration(flags, os.environ), flags)
     except ConfigError as error:
         _give_up(str(error))
 
@@ -192,19 +194,21 @@ def main() -> None:
     app()
 
 
-def _serve(configuration: Configuration) -> None:
-    from gateway import house, listeners  # noqa: PLC0415 - `--help` and wrong settings answer without these
-    from gateway.config_file import redis_settings  # noqa: PLC0415
-    from gateway.keyring import Keyring  # noqa: PLC0415
-    from gateway.money import Prices  # noqa: PLC0415
+def _serve(configuration: Configuration, flags: dict[str, Any]) -> None:
+    from gateway import listeners  # noqa: PLC0415 - `--help` and wrong settings answer without these
+    from gateway.opening import open_house  # noqa: PLC0415
     from gateway.relay.upstream import require_keys  # noqa: PLC0415
-    from gateway.state import begin, open_feed, open_ledger, open_state  # noqa: PLC0415
 
     settings, file = configuration.settings, configuration.file
     require_keys(file.upstreams, os.environ)
     if not settings.engine and not file.upstreams:
         raise ConfigError("--engine off: nothing would be served; name [[upstreams]] in the file of --config")
-    _set_up_logs()
+    set_up_logs()
+    if settings.workers > 1:
+        from gateway.workers import parent  # noqa: PLC0415
+
+        parent.serve(configuration, flags)
+        return
     with (
         listeners.bind(settings.host, settings.port, "--port") as serving,
         listeners.bind(settings.admin_host, settings.admin_port, "--admin-port") as admin,
@@ -212,24 +216,7 @@ def _serve(configuration: Configuration) -> None:
         backend, renderer, block_tokens = _engine(settings)
 
         async def run() -> None:
-            shared = redis_settings(configuration, os.environ)
-            folder = state_dir(os.environ)
-            state = await open_state(folder, shared, block_tokens=block_tokens, classes=file.classes)
-            await begin(state, ttl_s=settings.ttl, policies=file.policies, classes=file.classes)
-            built = house.build_house(
-                settings,
-                backend,
-                renderer,
-                state,
-                ledger=await open_ledger(folder, shared, retention_s=settings.ledger_retention),
-                prices=Prices(file.rates),
-                classes=file.classes,
-                keyring=Keyring(file.keys, settings.open_tenants),
-                secret=os.environ.get("KEEPWARM_SECRET", "").encode(),
-                upstreams=file.upstreams,
-                routing=file.routing,
-                feed=open_feed(shared),
-            )
+            built = await open_house(configuration, backend, renderer, block_tokens=block_tokens)
             await listeners.serve(built, serving, admin)
 
         asyncio.run(run())
@@ -303,26 +290,6 @@ def _find_model(settings: Settings) -> tuple[str, Path]:
         except ModelRefused as refusal:
             raise ConfigError(f"--model {settings.model}: {refusal}") from refusal
     return found.name, Path(found.path)
-
-
-def _set_up_logs() -> None:
-    """JSON lines on stderr, or coloured ones where a person reads along."""
-    last: structlog.typing.Processor = structlog.processors.JSONRenderer()
-    if sys.stderr.isatty():  # its own kind of traceback shows local variables, and so prompts
-        last = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # it reports clients that speak no HTTP
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if sys.stderr.isatty() else [structlog.processors.format_exc_info]),
-            last,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
 
 
 def _give_up(message: str) -> NoReturn:

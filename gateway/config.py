@@ -56,6 +56,7 @@ class Settings:
     engine: bool = _setting(
         "on", parse_switch, "Whether a model is served here: on, or off for a gateway that only has upstreams."
     )
+    workers: int = _setting("1", parse_count, "Gateway processes that serve the one port; above 1 with --engine off.")
     model: str = _setting("smollm2-135m", parse_word, "A known name, a local folder, a .gguf file or a hub id.")
     ttl: float | None = _setting(
         None, parse_duration, "How long an unmarked prefix stays warm after its last use; sets the policy default."
@@ -140,6 +141,11 @@ class Settings:
             )
         if self.port and self.port == self.admin_port and self.host == self.admin_host:
             raise ConfigError(f"--port and --admin-port are both {self.port}: give each listener its own")
+        if self.workers > 1 and self.engine:
+            raise ConfigError(
+                f"--workers {self.workers}: one engine process belongs to one gateway process; leave --workers at 1, "
+                "or run gateways with --no-engine and several workers in front of several `keepwarm serve`"
+            )
         if self.step_tokens < self.max_num_seqs:
             raise ConfigError(f"--step-tokens {self.step_tokens} is below --max-num-seqs {self.max_num_seqs}")
 

@@ -101,10 +101,16 @@ class Configuration:
     file: FileConfig
 
 
-def read_configuration(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Configuration:
-    """Read the file that flag or environment names, if one does, and every setting over it."""
-    path = origins(flags, environ)["config"].text
-    file = FileConfig() if path is None else read_file(Path(path))
+def read_configuration(
+    flags: Mapping[str, str | None], environ: Mapping[str, str], *, text: str | None = None
+) -> Configuration:
+    """Read the file that flag or environment names, if one does, and every setting over it.
+
+    `text` is what the file holds, where that was read before.
+    """
+    given = origins(flags, environ)["config"].text
+    path = None if given is None else Path(given)
+    file = FileConfig() if path is None else parse_file(read_text(path) if text is None else text, path)
     settings = read_settings(flags, environ, file.server)
     if settings.open_tenants and file.keys:
         raise ConfigError(f"--open-tenants: {path} has [[keys]], which say who is who; leave one of the two out")
@@ -124,12 +130,23 @@ def redis_settings(configuration: Configuration, environ: Mapping[str, str]) -> 
 
 def read_file(path: Path) -> FileConfig:
     """Read and check a configuration file. Raises ConfigError."""
+    return parse_file(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """Read what a configuration file holds. Raises ConfigError."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not text in UTF-8") from error
+
+
+def parse_file(text: str, path: Path) -> FileConfig:
+    """Check what the file at `path` holds. Raises ConfigError."""
+    try:
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
     try:

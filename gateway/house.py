@@ -21,6 +21,7 @@ from gateway.advice.advise import Pool
 from gateway.advice.office import Office
 from gateway.advice.trace import Group
 from gateway.advice.traffic import Traffic
+from gateway.api.relay_tokens import Tokenised
 from gateway.backends import Backend
 from gateway.config import Settings
 from gateway.diagnosis import Diagnosis
@@ -83,6 +84,7 @@ class House:
     traffic: Traffic
     office: Office
     relay: Relay
+    tokenised: Tokenised
     sharing: Sharing | None
     kv_events: KvEvents
     probes: Probes
@@ -114,7 +116,16 @@ def build_house(
     options = MetricsOptions(
         compat=settings.compat_metrics, tenants=settings.metrics_tenants, classes=tuple(classes.lengths_s)
     )
-    metrics = Metrics(backend.model or backend.name, options, backend=backend.name, pricing=partial(_worth, prices))
+    fleet = Fleet(
+        upstreams,
+        clock=time.monotonic,
+        policies=routing,
+        engine=None if renderer is None else backend,
+        engine_requests=settings.max_num_seqs + settings.max_waiting,
+    )
+    metrics = Metrics(
+        backend.model or backend.name, options, backend=backend.name, fleet=fleet, pricing=partial(_worth, prices)
+    )
     traces = _traces(settings.otlp_endpoint)
     book = Ledger(ledger, backend)
     secret = secret or secrets.token_bytes(32)
@@ -128,14 +139,8 @@ def build_house(
     if renderer is not None:
         diagnosis = Diagnosis(recall, rendering=renderer.identity)
         exchanges = Exchanges(backend, renderer, metrics, policies, diagnosis, witnesses=witnesses)
-    fleet = Fleet(
-        upstreams,
-        clock=time.monotonic,
-        policies=routing,
-        engine=None if renderer is None else backend,
-        engine_requests=settings.max_num_seqs + settings.max_waiting,
-    )
-    relay = Relay(fleet, secret=secret, policies=policies, witnesses=witnesses, environ=environ)
+    tokenised = Tokenised.load(upstreams)
+    relay = Relay(fleet, secret=secret, policies=policies, witnesses=witnesses, environ=environ, exact=tokenised.prefix)
     return House(
         settings=settings,
         backend=backend,
@@ -155,10 +160,11 @@ def build_house(
         traffic=traffic,
         office=office,
         relay=relay,
+        tokenised=tokenised,
         sharing=None if feed is None else Sharing(fleet, feed, secret=secret),
         kv_events=KvEvents(fleet),
         probes=Probes(fleet, relay.ask_health),
-        reloads=Reloads(settings.config, fleet, state, environ=environ),
+        reloads=Reloads(settings.config, fleet, state, environ=environ, heard=metrics.fleet.reloaded),
         drain=Drain([relay] if exchanges is None else [exchanges, relay]),
     )
 

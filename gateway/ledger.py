@@ -17,7 +17,7 @@ from typing import Protocol
 from engine.errors import EngineUnavailable
 from engine.messages import EngineStats
 from gateway.flushing import flushing
-from gateway.record import Record
+from gateway.record import UNNAMED, Record, Routed
 from gateway.usage import PromptFacts
 from prefix_store.ledger import HOUR, MINUTE, LedgerStore, Place, Row, floor, merge, slot
 from prefix_store.store import StoreUnavailable
@@ -134,6 +134,8 @@ def _counted(record: Record, tokens: int) -> Iterator[tuple[str, int]]:
     finished = record.outcome == "finished"
     if finished:
         yield f"seconds|{slot(record.seconds)}", 1
+    if record.routed is not None:
+        yield from _sent(record, record.routed)
     facts = record.prompt
     if facts is None:
         if finished:  # answered, and nobody said what the cache did
@@ -143,10 +145,23 @@ def _counted(record: Record, tokens: int) -> Iterator[tuple[str, int]]:
     yield "reported", int(record.reported)
     yield "hits", int(record.hit)
     yield from _prompt(record, facts)
-    if record.first_token_s is not None:
+    if record.first_token_s is not None and record.reported:
         yield f"first_{'hit' if record.hit else 'miss'}|{slot(record.first_token_s)}", 1
-    yield f"queue|{slot(facts.queue_s)}", 1
-    yield f"prefill|{slot(facts.prefill_s)}", 1
+    if facts.timed:
+        yield f"queue|{slot(facts.queue_s)}", 1
+        yield f"prefill|{slot(facts.prefill_s)}", 1
+
+
+def _sent(record: Record, routed: Routed) -> Iterator[tuple[str, int]]:
+    """Go over what routing did: what it decided by, and, of answers that said it, what was promised and delivered."""
+    yield f"routed|{routed.why}", 1
+    if routed.delivered is None:
+        return
+    yield "told", 1
+    yield "told_prompt", 0 if record.prompt is None else record.prompt.prompt
+    yield "available", routed.available
+    yield "captured", routed.captured
+    yield "delivered", routed.delivered
 
 
 def _prompt(record: Record, facts: PromptFacts) -> Iterator[tuple[str, int]]:
@@ -155,8 +170,11 @@ def _prompt(record: Record, facts: PromptFacts) -> Iterator[tuple[str, int]]:
     yield "read", facts.read
     yield "uncached", facts.uncached
     yield "unknown", facts.unknown
+    left = facts.write
     for part in facts.written:
+        left -= part.tokens
         yield f"write|{part.applied}", part.tokens
+    yield f"write|{UNNAMED}", left
     reasons: dict[str, int] = {}
     for miss in facts.misses:
         reasons[miss.reason] = reasons.get(miss.reason, 0) + miss.tokens

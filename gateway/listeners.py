@@ -12,7 +12,7 @@ import errno
 import gc
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 from aiohttp import web
@@ -21,6 +21,7 @@ from gateway.app import build_admin_app, build_serving_app
 from gateway.errors import ConfigError
 from gateway.house import House
 
+BACKLOG = 128
 LAST_WORDS_S = 2.0  # for telling those that are left
 
 log = structlog.get_logger("gateway")
@@ -38,17 +39,28 @@ def bind(host: str, port: int, flag: str) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise _taken(host, port, error, f"; choose another with {flag}") from error
+        raise taken(host, port, error, f"; choose another with {flag}") from error
     return listener
 
 
-def _taken(host: str, port: int, error: OSError, advice: str = "") -> ConfigError:
+def taken(host: str, port: int, error: OSError, advice: str = "") -> ConfigError:
+    """Say that a port cannot be had."""
     reason = "is already in use" if error.errno == errno.EADDRINUSE else f"cannot be taken ({error.strerror})"
     return ConfigError(f"port {port} on {host} {reason}{advice}")
 
 
-async def serve(house: House, serving: socket.socket, admin: socket.socket) -> None:
-    """Serve until told to stop by SIGINT or SIGTERM. Raises ConfigError when the engine refuses the model."""
+async def serve(
+    house: House,
+    serving: socket.socket,
+    admin: socket.socket,
+    *,
+    build_admin: Callable[[House], web.Application] = build_admin_app,
+    at_once: int = BACKLOG,
+) -> None:
+    """Serve until told to stop by SIGINT or SIGTERM. Raises ConfigError when the engine refuses the model.
+
+    `at_once` is how many connections of clients are taken in one go.
+    """
     _spare_the_collector()
     stop, reloading = asyncio.Event(), set[asyncio.Task[None]]()
     loop = asyncio.get_running_loop()
@@ -62,8 +74,8 @@ async def serve(house: House, serving: socket.socket, admin: socket.socket) -> N
 
     loop.add_signal_handler(signal.SIGHUP, hang_up)
     async with (
-        _listening(build_admin_app(house), admin, "admin"),
-        _listening(build_serving_app(house), serving, "serving"),
+        listening(build_admin(house), admin, "admin"),
+        listening(build_serving_app(house), serving, "serving", at_once=at_once),
     ):
         stopped = asyncio.create_task(stop.wait())
         refused = asyncio.create_task(house.backend.refused())
@@ -89,17 +101,22 @@ async def _reload(house: House) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _listening(app: web.Application, listener: socket.socket, name: str) -> AsyncIterator[None]:
+async def listening(
+    app: web.Application, listener: socket.socket, name: str, *, at_once: int = BACKLOG
+) -> AsyncIterator[None]:
+    """Serve an application while the block runs."""
     # handler_cancellation: a handler whose client has left is cancelled, which frees what it holds in the engine
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=LAST_WORDS_S)
     await runner.setup()
-    host, port = listener.getsockname()[:2]
+    local = listener.family == socket.AF_UNIX
+    host, port = (listener.getsockname(), 0) if local else listener.getsockname()[:2]
     try:
         try:
-            await web.SockSite(runner, listener).start()
+            await web.SockSite(runner, listener, backlog=at_once).start()
         except OSError as error:  # someone else began to listen since `bind`
-            raise _taken(host, port, error) from error
-        log.info("listening", side=name, host=host, port=port)
+            raise taken(host, port, error) from error
+        if not local:
+            log.info("listening", side=name, host=host, port=port)
         yield
     finally:
         await runner.cleanup()

@@ -34,6 +34,7 @@ class Page:
 
     records: tuple[Record, ...]
     next: str | None
+    places: tuple[str, ...] = ()  # one for each record: where to go on after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Recent:
     def __init__(self, *, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         """Keep up to `most` records, in about `most_bytes`."""
         self._most, self._most_bytes = most, most_bytes
-        self._life = secrets.token_hex(4)
+        self.life = secrets.token_hex(4)  # what places of this ring begin with
         self._ring: deque[_Kept] = deque()
         self._by_id: dict[str, _Kept] = {}
         self._count = 0
@@ -77,6 +78,11 @@ class Recent:
             if self._by_id.get(gone.record.id) is gone:
                 del self._by_id[gone.record.id]
 
+    @property
+    def top(self) -> str:
+        """The place before which all is that is kept now."""
+        return self._place(self._count + 1)
+
     def get(self, name: str) -> Record | None:
         """Return the exchange of that id, the latest where several had it."""
         kept = self._by_id.get(name)
@@ -89,15 +95,22 @@ class Recent:
         for kept in reversed(self._ring):
             if (border is None or kept.number < border) and accepts(kept.record):
                 if len(found) == limit:
-                    return Page(tuple(one.record for one in found), f"{self._life}-{found[-1].number}")
+                    return self._page(found, more=True)
                 found.append(kept)
-        return Page(tuple(one.record for one in found), None)
+        return self._page(found, more=False)
+
+    def _page(self, found: list[_Kept], *, more: bool) -> Page:
+        places = tuple(self._place(one.number) for one in found)
+        return Page(tuple(one.record for one in found), places[-1] if more else None, places)
+
+    def _place(self, number: int) -> str:
+        return f"{self.life}-{number}"
 
     def _number(self, place: str | None) -> int | None:
         if place is None:
             return None
         life, _, number = place.partition("-")
-        if life != self._life or not (number.isascii() and number.isdecimal() and len(number) < 20):  # noqa: PLR2004
+        if life != self.life or not (number.isascii() and number.isdecimal() and len(number) < 20):  # noqa: PLR2004
             raise UnknownPlace(place)
         return int(number)
 

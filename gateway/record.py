@@ -16,6 +16,7 @@ from gateway.usage import PromptFacts
 Outcome = Literal["finished", "failed", "refused", "cancelled"]
 
 UNKNOWN_MODEL = "unknown"  # what a client asked for and nobody serves: one name, whatever it was
+UNNAMED = "none"  # the class of what was written under none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

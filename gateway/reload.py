@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Protocol
 
 import msgspec
 import structlog
 
-from gateway.config_file import FileConfig, read_file
+from gateway.config_file import FileConfig, parse_file, read_text
 from gateway.errors import ConfigError
 from gateway.relay.fleet import Fleet
 from gateway.relay.replica import Changes
@@ -26,6 +25,13 @@ from prefix_store.store import Entry, Json, SharedState, StoreUnavailable
 APPLIES_TO: Final = ("upstreams", "routing")  # tables of the file; every other one is read at the start alone
 
 log = structlog.get_logger("gateway.reload")
+
+
+class Heard(Protocol):
+    """Who counts."""
+
+    def __call__(self, *, done: bool) -> None:
+        """Hear that the file was read again, or refused."""
 
 
 class Reloads:
@@ -39,35 +45,39 @@ class Reloads:
         *,
         environ: Mapping[str, str],
         now: Callable[[], float] = time.time,
+        heard: Heard | None = None,
     ) -> None:
-        """Read `path` into `fleet`; `now` is the wall clock, for the audit trail of `state`."""
-        self.results = Counter[Literal["ok", "refused"]]()
+        """Read `path` into `fleet`; `now` is the wall clock, for the audit trail of `state`, `heard` counts."""
+        self._heard = heard
         self._path, self._fleet, self._state = path, fleet, state
         self._environ, self._now = environ, now
         self._reading = asyncio.Lock()
 
-    async def reload(self, *, by: str) -> tuple[Changes, bool]:
+    async def reload(self, *, by: str, text: str | None = None, audit: bool = True) -> tuple[Changes, bool]:
         """Read the file and go on with what it says; return what that changed and whether it is audited.
 
-        Raises ConfigError with the line that `keepwarm config check` would say.
+        `text` is what the file holds, where that was read before. Raises ConfigError with the line that `keepwarm
+        config check` would say.
         """
         async with self._reading:
             try:
-                file = await asyncio.to_thread(self._read)
+                file = await asyncio.to_thread(self._read, text)
             except ConfigError as error:
-                self.results["refused"] += 1
+                if self._heard is not None:
+                    self._heard(done=False)
                 log.warning("reload_refused", by=by, reason=str(error))
                 raise
             changes = self._fleet.replace(file.upstreams, file.routing)
-            self.results["ok"] += 1
+            if self._heard is not None:
+                self._heard(done=True)
             told: Json = msgspec.to_builtins(changes)
             log.info("reloaded", by=by, **told)
-            return changes, await self.audited("reload", str(self._path), told, by=by)
+            return changes, audit and await self.audited("reload", str(self._path), told, by=by)
 
-    def _read(self) -> FileConfig:
+    def _read(self, text: str | None) -> FileConfig:
         if self._path is None:
             raise ConfigError("this gateway was started without --config, so there is nothing to read again")
-        file = read_file(self._path)
+        file = parse_file(read_text(self._path) if text is None else text, self._path)
         require_keys(file.upstreams, self._environ)
         return file
 

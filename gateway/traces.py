@@ -89,6 +89,8 @@ def _phases(record: Record) -> list[tuple[str, float, float]]:
     first = record.seconds if record.first_token_s is None else record.first_token_s
     computed = max(first - facts.prefill_s, 0.0)
     phases = [("queue", max(computed - facts.queue_s, 0.0), computed), ("prefill", computed, first)]
+    if not facts.timed:
+        phases = []
     if record.first_token_s is not None:
         phases.append(("decode", first, min(first + record.decode_s, record.seconds)))
     return phases
@@ -116,9 +118,10 @@ def _attributes(record: Record, operation: str) -> dict[str, AttributeValue]:
     if facts is not None:  # else no tokens are known, which is not 0 tokens
         attributes["gen_ai.usage.input_tokens"] = facts.prompt
         attributes["gen_ai.usage.output_tokens"] = record.generated
-        attributes["gen_ai.usage.cache_read.input_tokens"] = facts.read
-        attributes["gen_ai.usage.cache_creation.input_tokens"] = facts.write
-        attributes["keepwarm.usage.uncached_tokens"] = facts.uncached
+        if record.reported:
+            attributes["gen_ai.usage.cache_read.input_tokens"] = facts.read
+            attributes["gen_ai.usage.cache_creation.input_tokens"] = facts.write
+            attributes["keepwarm.usage.uncached_tokens"] = facts.uncached
         attributes["keepwarm.miss.reasons"] = tuple(dict.fromkeys(miss.reason for miss in facts.misses))
     return attributes
 

@@ -28,6 +28,7 @@ class PromptFacts:
     misses: tuple[MissReport, ...] = ()  # why tokens were not read; they sum to `computed`
     comparison: Comparison | None = None  # what the client asked to be told of two requests
     unknown: int = 0  # of which nobody said whether they were read
+    timed: bool = True  # whether `queue_s` and `prefill_s` are known
     normalised: tuple[str, ...] = ()  # rules by which the gateway took telemetry out of the prompt
 
     @property

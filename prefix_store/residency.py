@@ -12,7 +12,7 @@ packed chain of 8-byte links, each committing to all before it. Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -46,29 +46,90 @@ NOTHING = Held(0)
 
 
 class Node:
-    """A run of links. The top has none."""
+    """A run of links. The top has none. Most nodes have one child and one holder, which then stand for themselves."""
 
-    __slots__ = ("beliefs", "children", "links", "parent")
+    __slots__ = ("children", "holders", "links", "parent")
 
     def __init__(self, parent: Node | None, links: bytes) -> None:
         self.parent = parent
         self.links = links
-        self.children: dict[bytes, Node] = {}  # by their first link
-        self.beliefs: dict[str, Belief] = {}
+        self.children: Node | dict[bytes, Node] | None = None  # by their first link
+        self.holders: Holder | dict[Holder, None] | None = None  # in the order in which they came
 
     @property
     def blocks(self) -> int:
         """Blocks in the run."""
         return len(self.links) // LINK_BYTES
 
+    def child(self, first: bytes) -> Node | None:
+        """Return the child that begins with this link."""
+        found = self.children
+        if isinstance(found, Node):
+            return found if found.links.startswith(first) else None
+        return None if found is None else found.get(first)
 
-@dataclass(slots=True)
-class _Replica:
-    """One replica's share. `order` goes from the least to the most recently used node, ends before beginnings."""
+    def below(self) -> Collection[Node]:
+        """Return the children."""
+        found = self.children
+        if isinstance(found, Node):
+            return (found,)
+        return () if found is None else found.values()
 
+    def attach(self, child: Node) -> None:
+        """Put a child in its place, which may be another's that begins alike."""
+        found, first = self.children, child.links[:LINK_BYTES]
+        if isinstance(found, dict):
+            found[first] = child
+        elif found is None or found.links.startswith(first):
+            self.children = child
+        else:
+            self.children = {found.links[:LINK_BYTES]: found, first: child}
+
+    def detach(self, child: Node) -> bool:
+        """Take a child away, if it is there."""
+        found, first = self.children, child.links[:LINK_BYTES]
+        if isinstance(found, dict):
+            if found.get(first) is not child:
+                return False
+            del found[first]
+            return True
+        if found is not child:
+            return False
+        self.children = None
+        return True
+
+    def held_by(self) -> Collection[Holder]:
+        """Return who is believed to hold some of it."""
+        found = self.holders
+        if isinstance(found, Holder):
+            return (found,)
+        return () if found is None else found.keys()
+
+    def hold(self, holder: Holder) -> None:
+        """Note one more holder."""
+        found = self.holders
+        if isinstance(found, dict):
+            found[holder] = None
+        else:
+            self.holders = holder if found is None or found is holder else {found: None, holder: None}
+
+    def let_go(self, holder: Holder) -> None:
+        """Note that it is a holder no more."""
+        found = self.holders
+        if isinstance(found, dict):
+            found.pop(holder, None)
+        elif found is holder:
+            self.holders = None
+
+
+@dataclass(slots=True, eq=False)
+class Holder:
+    """A replica's share: what is believed of each node, from the least to the most recently used, ends first."""
+
+    name: str
     capacity: int
     blocks: int
-    order: OrderedDict[Node, None]
+    order: OrderedDict[Node, Belief]
 
 
 class Residency:
@@ -76,7 +137,7 @@ class Residency:
 
     def __init__(self) -> None:
         self._top = Node(None, b"")
-        self._replicas: dict[str, _Replica] = {}
+        self._replicas: dict[str, Holder] = {}
         self.nodes = 0
 
     def blocks(self, replica: str) -> int:
@@ -88,7 +149,7 @@ class Residency:
         """Say how many blocks a replica can hold. What is too much goes at once."""
         known = self._known(replica)
         known.capacity = capacity
-        self._fit(replica, known)
+        self._fit(known)
 
     def match(self, path: bytes, now: float, among: Sequence[str] | None = None) -> dict[str, Held]:
         """Return how much of `path`'s beginning each replica holds; those that hold none are left out.
@@ -96,11 +157,13 @@ class Residency:
         O(nodes on the path × replicas that hold them).
         """
         held: dict[str, Held] = {}
-        running = self._replicas if among is None else dict.fromkeys(among)
+        replicas = self._replicas
+        running: Collection[str] = replicas if among is None else dict.fromkeys(among)
         for node, shared in self._walk(path):
             onward: dict[str, None] = {}
-            for name in running if len(running) < len(node.beliefs) else list(node.beliefs):
-                belief = node.beliefs.get(name)
+            holders = node.held_by()
+            for name in running if len(running) < len(holders) else [holder.name for holder in holders]:
+                belief = replicas[name].order.get(node) if name in replicas else None
                 if belief is None or name not in running or belief.deadline <= now:
                     continue
                 blocks, pending = held.get(name, NOTHING)
@@ -125,29 +188,29 @@ class Residency:
         end, at = self._top, 0
         for node, shared in list(self._walk(path)):
             at += shared * LINK_BYTES
-            other = node.beliefs.get(replica)
+            other = known.order.get(node)
             cut = at < len(path) or (other is not None and other.blocks > shared)  # what follows keeps its own times
             end = self._split(node, shared) if shared < node.blocks and cut else node
-            self._believe(known, end, replica, Belief(shared, deadline, now, sure))
+            self._believe(known, end, Belief(shared, deadline, now, sure))
             trail.append(end)
         if at < len(path):
             fresh = Node(end, path[at:])
-            end.children[path[at : at + LINK_BYTES]] = fresh
+            end.attach(fresh)
             self.nodes += 1
-            self._believe(known, fresh, replica, Belief(fresh.blocks, deadline, now, sure))
+            self._believe(known, fresh, Belief(fresh.blocks, deadline, now, sure))
             trail.append(fresh)
         for node in reversed(trail):
             known.order.move_to_end(node)
-        self._fit(replica, known)
+        self._fit(known)
 
     def last_use(self, replica: str, path: bytes, blocks: int) -> float | None:
         """Return when the block before `blocks` of `path` was last used on a replica; None: nobody is sure of it.
 
         Asked before a request is sent, so that its answer can be held against what was believed then. O(nodes).
         """
-        at = 0
+        known, at = self._replicas.get(replica), 0
         for node, shared in self._walk(path):
-            belief = node.beliefs.get(replica)
+            belief = None if known is None else known.order.get(node)
             if belief is None:
                 return None
             at += min(belief.blocks, shared)
@@ -159,11 +222,11 @@ class Residency:
         """Believe that of `path` a replica holds no more than the first `blocks` blocks. O(nodes below)."""
         known, at = self._replicas.get(replica), 0
         for node, shared in list(self._walk(path)):
-            belief = node.beliefs.get(replica)
+            belief = None if known is None else known.order.get(node)
             if known is None or belief is None:
                 return
             if at + shared > blocks and belief.blocks > blocks - at:
-                self._shrink(known, node, replica, max(0, blocks - at))
+                self._shrink(known, node, max(0, blocks - at))
                 return
             at += shared
 
@@ -177,9 +240,9 @@ class Residency:
         if known is None:
             return 0
         before = known.blocks
-        for node in [one for one in known.order if one.beliefs[replica].used <= used]:
-            if replica in node.beliefs:
-                self._shrink(known, node, replica, 0)
+        for node in [one for one, belief in known.order.items() if belief.used <= used]:
+            if node in known.order:
+                self._shrink(known, node, 0)
         return before - known.blocks
 
     def forget(self, replica: str) -> int:
@@ -188,7 +251,7 @@ class Residency:
         if known is None:
             return 0
         for node in known.order:
-            node.beliefs.pop(replica, None)
+            node.let_go(known)
         for node in known.order:
             self._prune(node)
         return known.blocks
@@ -196,53 +259,54 @@ class Residency:
     def sweep(self, now: float, budget: int) -> int:
         """Drop expired beliefs among the `budget` least recently used of each replica. Return the blocks."""
         gone = 0
-        for name, known in self._replicas.items():
+        for known in self._replicas.values():
             before = known.blocks
             for node in list(islice(known.order, budget)):
-                belief = node.beliefs.get(name)
+                belief = known.order.get(node)
                 if belief is not None and belief.deadline <= now:
-                    self._shrink(known, node, name, 0)
+                    self._shrink(known, node, 0)
             gone += before - known.blocks
         return gone
 
     def check(self) -> None:
         """Assert every rule of the module. O(everything)."""
-        counted: dict[str, int] = dict.fromkeys(self._replicas, 0)
+        counted: dict[Holder, int] = dict.fromkeys(self._replicas.values(), 0)
         stack, nodes = [self._top], 0
         while stack:
             node = stack.pop()
             nodes += node is not self._top
-            for first, child in node.children.items():
-                assert child.parent is node and child.links[:LINK_BYTES] == first, "a child is found by its first link"
-                assert child.children or child.beliefs, "a leaf that nobody is believed to hold is pruned"
+            for child in node.below():
+                assert child.parent is node and node.child(child.links[:LINK_BYTES]) is child, "found by its first link"
+                assert child.below() or child.held_by(), "a leaf that nobody is believed to hold is pruned"
                 stack.append(child)
-            for name, belief in node.beliefs.items():
+            for holder in node.held_by():
+                belief = holder.order[node]
                 assert 0 < belief.blocks <= node.blocks, "a belief covers part of the run"
-                assert node in self._replicas[name].order, "a belief has its place in its replica's order"
-                counted[name] += belief.blocks
+                counted[holder] += belief.blocks
                 parent = node.parent
                 if parent is not None and parent is not self._top:
-                    above = parent.beliefs.get(name)
+                    above = holder.order.get(parent)
                     assert above is not None and above.blocks == parent.blocks, "beliefs are closed under prefixes"
                     assert above.deadline >= belief.deadline, "a beginning lives as long as what follows it"
         assert nodes == self.nodes, "nodes are counted as they come and go"
         for name, known in self._replicas.items():
-            assert counted[name] == known.blocks <= known.capacity, "a replica's blocks are counted and bounded"
-            assert all(name in node.beliefs for node in known.order), "the order holds believed nodes only"
+            assert known.name == name, "a replica has its own name"
+            assert counted[known] == known.blocks <= known.capacity, "a replica's blocks are counted and bounded"
+            assert all(known in node.held_by() for node in known.order), "the order holds believed nodes only"
 
     # ---- inside ----
 
-    def _known(self, replica: str) -> _Replica:
+    def _known(self, replica: str) -> Holder:
         known = self._replicas.get(replica)
         if known is None:
-            known = self._replicas[replica] = _Replica(CAPACITY, 0, OrderedDict())
+            known = self._replicas[replica] = Holder(replica, CAPACITY, 0, OrderedDict())
         return known
 
     def _walk(self, path: bytes) -> Iterator[tuple[Node, int]]:
         """Yield each node on the way of `path`, and how many of its blocks they share."""
         node, at = self._top, 0
         while at < len(path):
-            child = node.children.get(path[at : at + LINK_BYTES])
+            child = node.child(path[at : at + LINK_BYTES])
             if child is None:
                 return
             shared = agreeing(child.links, path, at)
@@ -251,11 +315,11 @@ class Residency:
                 return
             node, at = child, at + shared * LINK_BYTES
 
-    def _believe(self, known: _Replica, node: Node, name: str, new: Belief) -> None:
-        belief = node.beliefs.get(name)
+    def _believe(self, known: Holder, node: Node, new: Belief) -> None:
+        belief = known.order.get(node)
         if belief is None:
-            node.beliefs[name] = new
-            known.order[node] = None
+            known.order[node] = new
+            node.hold(known)
             known.blocks += new.blocks
             return
         known.blocks += max(0, new.blocks - belief.blocks)
@@ -269,69 +333,63 @@ class Residency:
         cut, parent = blocks * LINK_BYTES, node.parent
         assert parent is not None, "the top has no run"
         upper = Node(parent, node.links[:cut])
-        parent.children[upper.links[:LINK_BYTES]] = upper
+        parent.attach(upper)
         node.parent, node.links = upper, node.links[cut:]
-        upper.children[node.links[:LINK_BYTES]] = node
+        upper.attach(node)
         self.nodes += 1
-        for name, belief in list(node.beliefs.items()):
-            known = self._replicas[name]
-            upper.beliefs[name] = Belief(min(blocks, belief.blocks), belief.deadline, belief.used, belief.sure)
-            known.order[upper] = None
+        for known in list(node.held_by()):
+            belief = known.order[node]
+            known.order[upper] = Belief(min(blocks, belief.blocks), belief.deadline, belief.used, belief.sure)
+            upper.hold(known)
             if belief.blocks > blocks:
                 belief.blocks -= blocks
             else:
-                del node.beliefs[name]
                 del known.order[node]
-        if not node.beliefs and not node.children:  # nobody was believed to hold what lies behind the cut
-            del upper.children[node.links[:LINK_BYTES]]
+                node.let_go(known)
+        if not node.held_by() and not node.below():  # nobody was believed to hold what lies behind the cut
+            upper.detach(node)
             self.nodes -= 1
         return upper
 
-    def _fit(self, name: str, known: _Replica) -> None:
+    def _fit(self, known: Holder) -> None:
         """Give up what is too much: the end that was used longest ago."""
         while known.blocks > known.capacity:
-            node = next(iter(known.order))
-            if self._below(node, name):
+            node, belief = next(iter(known.order.items()))
+            if any(child in known.order for child in node.below()):
                 known.order.move_to_end(node)
                 continue
-            belief = node.beliefs[name]
-            self._shrink(known, node, name, max(0, belief.blocks - (known.blocks - known.capacity)))
+            self._shrink(known, node, max(0, belief.blocks - (known.blocks - known.capacity)))
 
-    def _shrink(self, known: _Replica, node: Node, name: str, blocks: int) -> None:
+    def _shrink(self, known: Holder, node: Node, blocks: int) -> None:
         """Believe in no more than the first `blocks` of a node's run, and in nothing below it."""
-        stack = [child for child in node.children.values() if name in child.beliefs]
+        stack = [child for child in node.below() if child in known.order]
         while stack:
             child = stack.pop()
-            stack += [one for one in child.children.values() if name in one.beliefs]
-            self._drop(known, child, name)
-        belief = node.beliefs[name]
+            stack += [one for one in child.below() if one in known.order]
+            self._drop(known, child)
+        belief = known.order[node]
         if blocks >= belief.blocks:
             return
         if blocks:
             known.blocks -= belief.blocks - blocks
             belief.blocks = blocks
         else:
-            self._drop(known, node, name)
+            self._drop(known, node)
         self._prune(node)
 
-    def _drop(self, known: _Replica, node: Node, name: str) -> None:
-        known.blocks -= node.beliefs.pop(name).blocks
-        del known.order[node]
+    def _drop(self, known: Holder, node: Node) -> None:
+        known.blocks -= known.order.pop(node).blocks
+        node.let_go(known)
         self._prune(node)
 
     def _prune(self, node: Node) -> None:
         """Take out a leaf that nobody is believed to hold, and what that leaves bare above it."""
-        while node.parent is not None and not node.children and not node.beliefs:
+        while node.parent is not None and not node.below() and not node.held_by():
             parent = node.parent
-            first = node.links[:LINK_BYTES]
-            if parent.children.get(first) is not node:
+            if not parent.detach(node):
                 return
-            del parent.children[first]
             self.nodes -= 1
             node = parent
-
-    def _below(self, node: Node, name: str) -> bool:
-        return any(name in child.beliefs for child in node.children.values())
 
 
 def agreeing(run: bytes, path: bytes, at: int) -> int:

@@ -16,6 +16,7 @@ from gateway.cli import app
 from gateway.config import SETTINGS
 from gateway.metrics import Metrics, MetricsOptions
 from tests import boards
+from tests.gateway.relayed import fleet, upstream
 from tests.promql import parsed, selectors
 
 ROOT = Path(__file__).parent.parent
@@ -104,7 +105,8 @@ def test_our_folders_are_where_the_volumes_are() -> None:
 
 def test_every_query_asks_for_metrics_that_exist() -> None:
     """Each metric that a board, a rule or vLLM's board asks for is on the gateway's own metrics page."""
-    page = Metrics("model", MetricsOptions(tenants=("a",))).exposition(EngineStats(), 0).decode()
+    upstreams = fleet(upstream("one"), upstream("two"))
+    page = Metrics("model", MetricsOptions(tenants=("a",)), fleet=upstreams).exposition(EngineStats(), 0).decode()
     emitted = set(re.findall(r"^([a-z][\w:]+)", page, re.MULTILINE))
     # a counter with labels of its own has no line before its first event
     emitted |= {f"{name}_total" for name in re.findall(r"^# TYPE (\w+?)(?:_total)? counter$", page, re.MULTILINE)}

@@ -15,6 +15,7 @@ from gateway.config import SETTINGS
 from gateway.errors import HTTP_CODES, VERDICTS
 from gateway.metrics import Metrics
 from gateway.nonces import RULES
+from gateway.workers.room import Figures
 from tests.gateway.scripted import CARD
 
 ROOT = Path(__file__).parent.parent
@@ -80,6 +81,7 @@ def test_every_make_word_in_the_documents_exists() -> None:
 def test_every_metric_is_listed() -> None:
     """Each metric on the metrics page is in the operators' table, and the table has no other."""
     page = Metrics("model").exposition(EngineStats(), 0, card=CARD).decode()
+    page += Figures().page()
     emitted = set(re.findall(r"^# HELP (\S+)", page, re.MULTILINE))
     assert set(re.findall(r"^\| `((?:keepwarm_|vllm:|gen_ai_)\w+)`", OPERATORS, re.MULTILINE)) == emitted
 

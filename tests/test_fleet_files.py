@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from gateway.auth import OPEN_PATHS
-from gateway.config import SETTINGS, parse_duration
+from gateway.config import SETTINGS
 from gateway.config_file import read_file
 from gateway.listeners import LAST_WORDS_S
 from gateway.relay.upstream import PATHS
+from prefix_store.retention import parse_duration
 
 ROOT = Path(__file__).parent.parent
 SCHEMAS = Path(__file__).parent / "schemas"

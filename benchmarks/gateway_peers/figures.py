@@ -77,7 +77,7 @@ def best_rival(all_rows: Sequence[Added], row: Added, what: str) -> float | None
     ]
     if not theirs:
         return None
-    return max(theirs) if what == "per_second" else min(theirs)
+    return float(max(theirs) if what == "per_second" else min(theirs))
 
 
 def ratio(ours: float, theirs: float | None) -> float | None:

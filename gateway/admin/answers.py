@@ -23,6 +23,11 @@ from prefix_store.store import Json, StoreUnavailable, UnknownPolicy, VersionCon
 OPERATOR: Final = "admin"  # who, in the audit trail: whoever may reach the admin port
 OPERATOR_HEADER: Final = "X-Operator"
 
+
+class Unanswered(GatewayError):
+    """Whoever was to do it did not answer."""
+
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -50,7 +55,7 @@ def told(handler: Handler) -> Handler:
             return _error(404, str(error), field="name" if isinstance(error, UnknownPolicy) else error.field)
         except VersionConflict as error:
             return _error(409, str(error), field="version", version=error.actual)
-        except (StoreUnavailable, EngineUnavailable) as error:
+        except (StoreUnavailable, EngineUnavailable, Unanswered) as error:
             return _error(503, str(error), headers={"Retry-After": "1"})
 
     return answer

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from engine.errors import EngineUnavailable
 from gateway import patience
-from gateway.admin import shapes, usage, views
+from gateway.admin import fleet, shapes, usage, views
 from gateway.admin.advice import advice
 from gateway.admin.answers import operator_of
 from gateway.admin.answers import told as _told
@@ -52,6 +52,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/admin/v1/stats", _told(stats))
     app.router.add_get("/admin/v1/audit", _told(audit))
     app.router.add_get("/admin/v1/usage", _told(usage.usage))
+    app.router.add_get("/admin/v1/fleet", _told(fleet.fleet))
     app.router.add_get("/admin/v1/advice", _told(advice))
 
 

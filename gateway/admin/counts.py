@@ -22,10 +22,11 @@ Models = dict[str, dict[str, int]]  # counts by model, which is what has a price
 
 OUTCOMES: Final = ("finished", "failed", "refused", "cancelled")
 CAUSES: Final = ("expired", "evicted", "purged")
+STAGES: Final = ("available", "captured", "delivered")
 SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 UNTOLD_BY: Final = frozenset({"tenant", "key", "api"})  # the engine does not say for whom a block went
 COUNTED: Final = frozenset(
-    {"write_tokens", "prewarm_tokens.write", "missed_tokens", "missed_requests", "broken_promises"}
+    {"write_tokens", "prewarm_tokens.write", "routed.by", "missed_tokens", "missed_requests", "broken_promises"}
 )  # objects with a number for each reason or class that there was
 PENNY_DIGITS = 9
 
@@ -151,8 +152,21 @@ def _counts(models: Models, table: Table, prices: Prices, group: Mapping[str, st
             "by_tokens": _ratio(counts.get("read", 0), counts.get("prompt", 0) - counts.get("unknown", 0)),
             "by_requests": _ratio(counts.get("hits", 0), counts.get("reported", 0)),
         },
+        "routed": routed(counts),
         "money": None if money is None else _rounded(asdict(money)),
     }
+
+
+def routed(counts: Counts) -> Json | None:
+    """Return what routing promised and what was delivered; None where nothing was routed, tokens null where none told.
+
+    All three are of the same answers: those that said what was read.
+    """
+    by = _families(counts)["routed"]
+    if not by:
+        return None
+    told = counts.get("told", 0)
+    return {stage: counts.get(stage, 0) if told else None for stage in STAGES} | {"by": by}
 
 
 def _families(counts: Counts) -> defaultdict[str, dict[str, int]]:

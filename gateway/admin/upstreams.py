@@ -36,10 +36,14 @@ def add_routes(app: web.Application) -> None:
 async def upstreams(request: web.Request) -> web.Response:
     """GET /admin/v1/upstreams: each with its state, load, residency and what it delivered."""
     shapes.query(request.query, NoQuery)
-    fleet = request.app[RELAY].fleet
+    return json_answer(listing(request.app[RELAY].fleet))
+
+
+def listing(fleet: Fleet) -> Json:
+    """Show every upstream, and how each model is routed."""
     shown = [_shown(fleet, one) for _, one in sorted(fleet.replicas.items())]
     routing = {model: fleet.router(model).policy for model in sorted(fleet.models)}
-    return json_answer({"upstreams": shown, "routing": routing})
+    return {"upstreams": shown, "routing": routing}
 
 
 async def drain(request: web.Request) -> web.Response:

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from gateway.miss import MissReport
-from gateway.record import Record
+from gateway.record import UNNAMED, Record, Routed
 from gateway.retention import MarkReport
 from gateway.usage import Facts, PromptFacts, projections
 from prefix_store.store import Json
-
-UNNAMED = "none"  # the class of what was written under none
 
 
 def view(record: Record) -> Json:
     """Show one exchange."""
     facts = record.prompt
+    told = facts if record.reported else None
+    timed = facts if facts is not None and facts.timed else None
     return {
         "id": record.id,
         "at": record.at,
@@ -34,19 +34,20 @@ def view(record: Record) -> Json:
         "outcome": record.outcome,
         "status": record.status,
         "prompt": None if facts is None else facts.prompt,
-        "read": None if facts is None else facts.read,
+        "read": None if told is None else told.read,
         "write": {} if facts is None else _written(facts),
-        "uncached": None if facts is None else facts.uncached,
+        "uncached": None if told is None else told.uncached,
         "output": record.generated,
-        "queue_s": None if facts is None else facts.queue_s,
-        "prefill_s": None if facts is None else facts.prefill_s,
+        "queue_s": None if timed is None else timed.queue_s,
+        "prefill_s": None if timed is None else timed.prefill_s,
         "first_token_s": record.first_token_s,
         "decode_s": None if record.first_token_s is None else record.decode_s,
         "seconds": record.seconds,
         "misses": [] if facts is None else [_miss(miss) for miss in facts.misses],
         "strip": [] if facts is None else list(strip(facts)),
         "marks": [] if facts is None else [_mark(mark) for mark in facts.retention],
-        "projections": None if facts is None else _projections(record, facts),
+        "projections": None if timed is None else _projections(record, timed),
+        "routed": None if record.routed is None else _routed(record.routed),
     }
 
 
@@ -58,6 +59,8 @@ def strip(facts: PromptFacts) -> Iterator[Json]:
         yield {"kind": "write", "tokens": tokens, "class": klass}
     if facts.uncached:
         yield {"kind": "uncached", "tokens": facts.uncached, "class": None}
+    if facts.unknown:
+        yield {"kind": "unknown", "tokens": facts.unknown, "class": None}
 
 
 def _runs(facts: PromptFacts) -> Iterator[tuple[str | None, int]]:
@@ -100,6 +103,15 @@ def _mark(mark: MarkReport) -> Json:
         "kept": mark.kept,
         "until": _seconds(mark.until),
         "reason": mark.reason or None,
+    }
+
+
+def _routed(routed: Routed) -> Json:
+    return {
+        "why": routed.why,
+        "available": routed.available,
+        "captured": routed.captured,
+        "delivered": routed.delivered,
     }
 
 

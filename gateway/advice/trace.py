@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, NamedTuple
+from typing import Annotated, BinaryIO, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -54,8 +55,12 @@ class MooncakeLine(msgspec.Struct, frozen=True, kw_only=True):
 
     timestamp: Annotated[float, Meta(ge=0, le=2**53)]
     input_length: Count
+    output_length: Count = 0
     hash_ids: list[Annotated[int, Meta(ge=0, le=2**53)]]
 
+
+Line = LogLine | MooncakeLine
+Made = TypeVar("Made")
 
 MOONCAKE = Group(tenant="default", model="trace")
 
@@ -76,25 +81,33 @@ def read_trace(
 
     `advance` is told how many bytes of the file have been read. Raises Unreadable.
     """
+
+    def use_of(line: Line) -> Use:
+        return _mooncake(line, ttl, limit()) if isinstance(line, MooncakeLine) else _logged(line, ttl, limit())
+
+    latest = 0
+    for use in read_lines(path, use_of, advance=advance):
+        latest = max(latest, use.at)
+        yield use if use.at == latest else replace(use, at=latest)
+
+
+def read_lines(
+    path: Path, make: Callable[[Line], Made], *, advance: Callable[[int], object] = lambda _: None
+) -> Iterator[Made]:
+    """Yield what `make` makes of each line; its ValueError is told with the line's number. Raises Unreadable."""
     try:
         with path.open("rb") as raw:
             lines: BinaryIO = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if raw.peek(2)[:2] == GZIP else raw
-            yield from _uses(path, lines, raw, ttl, limit, advance)
+            yield from _made(path, lines, raw, make, advance)
             advance(raw.tell())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise Unreadable(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _uses(
-    path: Path,
-    lines: BinaryIO,
-    raw: BinaryIO,
-    ttl: Callable[[Group, str | None], float],
-    limit: Callable[[], int],
-    advance: Callable[[int], object],
-) -> Iterator[Use]:
-    decode: Callable[[bytes], LogLine | MooncakeLine] | None = None
-    latest = 0
+def _made(
+    path: Path, lines: BinaryIO, raw: BinaryIO, make: Callable[[Line], Made], advance: Callable[[int], object]
+) -> Iterator[Made]:
+    decode: Callable[[bytes], Line] | None = None
     for number, line in enumerate(lines, 1):
         if number % EVERY == 0:
             advance(raw.tell())
@@ -103,27 +116,34 @@ def _uses(
         if decode is None:
             decode = _FORMATS[b'"hash_ids"' in line]
         try:
-            read = decode(line)
-            use = _mooncake(read, ttl, limit()) if isinstance(read, MooncakeLine) else _logged(read, ttl, limit())
+            made = make(decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             raise Unreadable(f"{path}, line {number}: {error}") from error
-        if use.at < latest:
-            use = replace(use, at=latest)
-        latest = use.at
-        yield use
+        yield made
+
+
+def covered_by(line: Line) -> int:
+    """Return how many tokens a line's blocks stand for. Raises ValueError where they are too many for its prompt."""
+    if isinstance(line, LogLine):
+        covered = len(line.blocks) * line.block_tokens
+        if covered > line.tokens:
+            raise ValueError(f"blocks: {len(line.blocks)} blocks are too many for {line.tokens} tokens")
+        return covered
+    ids, tokens = line.hash_ids, line.input_length
+    if ids and (len(ids) - 1) * MOONCAKE_BLOCK >= tokens:
+        raise ValueError(f"hash_ids: {len(ids)} ids are too many for an input_length of {tokens}")
+    return min(len(ids) * MOONCAKE_BLOCK, tokens)
 
 
 def _mooncake(line: MooncakeLine, ttl: Callable[[Group, str | None], float], limit: int) -> Use:
     ids, tokens = line.hash_ids, line.input_length
-    if ids and (len(ids) - 1) * MOONCAKE_BLOCK >= tokens:
-        raise ValueError(f"hash_ids: {len(ids)} ids are too many for an input_length of {tokens}")
+    covered = covered_by(line)
     first, second = FACTORS
     blocks = [
         block
         for number in ids
         if (block := ((mixed := number * first & MASK) ^ mixed >> 29) * second & MASK) < limit  # an id says nothing
     ]
-    covered = min(len(ids) * MOONCAKE_BLOCK, tokens)
     short = -1
     if covered % MOONCAKE_BLOCK:
         mixed = ids[-1] * first & MASK
@@ -141,9 +161,7 @@ def _mooncake(line: MooncakeLine, ttl: Callable[[Group, str | None], float], lim
 
 
 def _logged(line: LogLine, ttl: Callable[[Group, str | None], float], limit: int) -> Use:
-    covered = len(line.blocks) * line.block_tokens
-    if covered > line.tokens:
-        raise ValueError(f"blocks: {len(line.blocks)} blocks are too many for {line.tokens} tokens")
+    covered = covered_by(line)
     group = Group(line.tenant, line.model)
     return Use(
         at=round(line.at * 1000),

@@ -34,7 +34,7 @@ ROLLED_BACK: Final = 36.0
 RAISED: Final = 47.0
 DRY_RUN: Final = 56.0
 
-DENSITIES: Final = (1.0, 0.75, 0.5, 0.25)  # shares of the conversations, fullest first
+DENSITIES: Final = (1.0, 0.75, 0.5, 0.25, 0.1)  # shares of the conversations, fullest first
 BUSY: Final = 0.6  # the share of the time that the engine may be at work for a density to fit
 ANSWER_WEIGHT: Final = 35  # decoding one token takes about as long as so many tokens of a prompt
 
@@ -156,13 +156,13 @@ def fitting(seed: int, *, tokens_per_s: float | None, seconds: float) -> Plan:
 
 
 ACTS: Final = (
-    Act(minute=BAD_DEPLOY, kind="deploy", title="demo: deploy of the coding agent"),
-    Act(minute=ROLLED_BACK, kind="deploy", title="demo: deploy of the coding agent rolled back"),
+    Act(minute=BAD_DEPLOY, kind="deploy", title="coding agent 1.8 (demo)"),
+    Act(minute=ROLLED_BACK, kind="deploy", title="coding agent back to 1.7 (demo)"),
     Act(minute=RAISED, kind="policy", title="demo: the reports' TTL is raised", ttl=REPORTS_TTL_LATER),
     Act(minute=DRY_RUN, kind="dry_run", title="demo: what a purge of the reports would forget"),
 )
 
-_SUPPORT_ORDER: Final = (1, 5, 3, 7, 0, 6, 2, 4)  # which conversations stay longest when a plan is thinned
+_SUPPORT_ORDER: Final = (5, 1, 3, 7, 0, 6, 2, 4)  # which conversations stay longest when a plan is thinned
 _SUPPORT_TURNS: Final = 5
 _CODING_ORDER: Final = (3, 0, 4, 1, 5, 2)  # the third is held under the bad deploy
 _CODING_TURNS: Final = 6

@@ -95,6 +95,9 @@ async def play(wanted: Wanted, operator: Operator, model: str, progress: Progres
             speed = await _speed(session, wanted.url, model)
             plan = fitting(wanted.seed, tokens_per_s=speed, seconds=pace.seconds(HOUR))
             stage = _Stage(Asker(session, wanted.url), operator, plan, pace, model)
+            progress.console.print(
+                f"Open {operator.url}/ now: it is live, and Tree and Retention empty themselves later."
+            )
             progress.update(bar, total=pace.seconds(HOUR), completed=0)
             await stage.play(lambda words, at: progress.update(bar, description=words, completed=at))
         finally:
@@ -180,11 +183,11 @@ class _Stage:
 
     async def _hold(self, talk: tuple[Send, ...]) -> None:
         history: list[tuple[str, str]] = []
-        for place, send in enumerate(talk):
+        for send in talk:
             late = await self._until(send.minute)
             if late > LATE_S:
-                self.left_out += len(talk) - place
-                return
+                self.left_out += 1
+                continue
             wanted = body(send, history, model=self._model, clock=self._pace.clock(send.minute))
             told = await self._asker.ask(send, wanted)
             self.told.append(told)

@@ -1,8 +1,8 @@
 """The bundled engine under vLLM's names, so that boards and endpoint pickers made for vLLM work over it.
 
-Owns two histograms that no other family has; everything else is told once more from the own series and the engine's
-snapshot. Rules: only for the engine that is bundled, as a vLLM elsewhere is scraped by itself; tokens are counted from
-records, so that they are the sums of what the answers said, whatever scheduling did.
+Owns its histograms; the rest is told once more from the stream and the engine's snapshot. Rules: only for the engine
+that is bundled and for what it answered, as a vLLM elsewhere is scraped by itself; tokens are counted from records, so
+that they are the sums of what the answers said, whatever scheduling did.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from prometheus_client.registry import Collector
 
 from engine.messages import EngineStats, ModelCard
 from gateway.metrics.engine import EngineSeries
-from gateway.metrics.own import Own
-from gateway.metrics.shapes import TOKEN_BUCKETS, renamed, spans
+from gateway.metrics.shapes import LENGTH_BUCKETS_S, TOKEN_BUCKETS, WAIT_BUCKETS_S, renamed, spans
 from gateway.metrics.stream import Stream
 from gateway.record import Record
 
@@ -33,21 +32,31 @@ BLOCKS: Final = {
 class Compat(Collector):
     """Families under vLLM's names."""
 
-    def __init__(self, model: str, own: Own, stream: Stream, engine: EngineSeries) -> None:
+    def __init__(self, model: str, stream: Stream, engine: EngineSeries) -> None:
         """Tell these series once more."""
-        self._own, self._stream, self._engine = own, stream, engine
+        self._stream, self._engine = stream, engine
         self._labels = {"model_name": model, "engine": ENGINE}
         self._prompt = self._read = 0
         registry = CollectorRegistry()
         self._histograms = registry
-        self._length, self._computed = (
-            Histogram(
-                f"vllm:request_{name}", text, list(self._labels), buckets=TOKEN_BUCKETS, registry=registry
-            ).labels(*self._labels.values())
-            for name, text in (
-                ("prompt_tokens", "Prompt tokens of one request."),
-                ("prefill_kv_computed_tokens", "Prompt tokens of one request that were computed."),
-            )
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            made = Histogram(f"vllm:{name}", text, list(self._labels), buckets=buckets, registry=registry)
+            return made.labels(*self._labels.values())
+
+        self._first = histogram(
+            "time_to_first_token_seconds", "From a request's arrival to its first token.", WAIT_BUCKETS_S
+        )
+        self._length = histogram(
+            "e2e_request_latency_seconds",
+            "From a request's arrival to its end, of those that finished.",
+            LENGTH_BUCKETS_S,
+        )
+        self._queue = histogram("request_queue_time_seconds", "How long a request waited for room.", WAIT_BUCKETS_S)
+        self._prefill = histogram("request_prefill_time_seconds", "Computing what was not read.", WAIT_BUCKETS_S)
+        self._tokens = histogram("request_prompt_tokens", "Prompt tokens of one request.", TOKEN_BUCKETS)
+        self._computed = histogram(
+            "request_prefill_kv_computed_tokens", "Prompt tokens of one request that were computed.", TOKEN_BUCKETS
         )
 
     def describe(self) -> Iterator[Metric]:
@@ -55,31 +64,32 @@ class Compat(Collector):
         return iter(())
 
     def ended(self, record: Record) -> None:
-        """Count one exchange; a pre-warm's prompt is a prompt too."""
-        if record.prompt is None:
+        """Count one exchange of the bundled engine; a pre-warm's prompt is a prompt too."""
+        if record.outcome == "finished":
+            self._length.observe(record.seconds)
+        facts = record.prompt
+        if facts is None:
             return
-        self._prompt += record.prompt.prompt
-        self._read += record.prompt.read
-        self._length.observe(record.prompt.prompt)
-        self._computed.observe(record.prompt.computed)
+        self._prompt += facts.prompt
+        self._read += facts.read
+        self._tokens.observe(facts.prompt)
+        self._computed.observe(facts.computed)
+        if record.prewarm:
+            return
+        self._queue.observe(facts.queue_s)
+        self._prefill.observe(facts.prefill_s)
+        if record.first_token_s is not None:
+            self._first.observe(record.first_token_s)
 
     def collect(self) -> Iterator[Metric]:
         """Return every family; what the engine alone knows only while there is one."""
-        yield from self._tokens()
-        for source, name in (
-            (self._own.first_token, "time_to_first_token_seconds"),
-            (self._own.duration, "e2e_request_latency_seconds"),
-            (self._own.queue, "request_queue_time_seconds"),
-            (self._own.prefill, "request_prefill_time_seconds"),
-        ):
-            (family,) = source.collect()
-            yield renamed(family, f"vllm:{name}", self._labels)
+        yield from self._counted()
         yield renamed(self._stream.gaps(), "vllm:inter_token_latency_seconds", self._labels)
         yield from self._histograms.collect()
         if self._engine.reading.stats is not None:
             yield from self._snapshot(self._engine.reading.stats, self._engine.reading.card)
 
-    def _tokens(self) -> Iterator[Metric]:
+    def _counted(self) -> Iterator[Metric]:
         for name, text, count in (
             ("prefix_cache_queries", "Prompt tokens that were looked up.", self._prompt),
             ("prefix_cache_hits", "Prompt tokens that were found.", self._read),

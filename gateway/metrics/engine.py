@@ -37,6 +37,7 @@ COUNTERS: Final = {
     "requests_cancelled": "Requests whose client left.",
     "requests_failed": "Requests that failed.",
     "preemptions": "Sequences stopped to make room and computed again.",
+    "coalesced_tokens": "Prompt tokens that a request read and that nobody had computed when it came.",
     "blocks_evicted": "Cached blocks given up under pressure.",
     "blocks_expired": "Cached blocks given up at their deadline.",
     "steps": "Forward passes.",

@@ -27,37 +27,45 @@ COMMON: Final = ["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_reques
 
 
 class GenAi:
-    """Counts exchanges under the conventions' names."""
+    """The conventions' families."""
 
-    def __init__(self, registry: CollectorRegistry, model: str) -> None:
-        """Make every series that can be made at once."""
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Make the families."""
 
         def histogram(name: str, text: str, label: str, buckets: tuple[float, ...]) -> Histogram:
             labels = [*COMMON, label] if label else COMMON
             return Histogram(f"gen_ai_{name}", text, labels, buckets=buckets, registry=registry)
 
-        operations = sorted(set(OPERATIONS.values()))
-        usage = histogram(
+        self.usage = histogram(
             "client_token_usage", "Tokens of one request; input includes cached.", "gen_ai_token_type", TOKEN_BUCKETS
         )
-        self._usage = {
-            (operation, kind): usage.labels(operation, PROVIDER, model, kind)
-            for operation, kind in product(operations, KINDS)
-        }
-        self._duration = histogram(
+        self.duration = histogram(
             "server_request_duration_seconds", "From a request's arrival to its end.", "error_type", LENGTH_BUCKETS_S
         )
-        first = histogram(
+        self.first = histogram(
             "server_time_to_first_token_seconds", "From a request's arrival to its first token.", "", WAIT_BUCKETS_S
         )
-        gap = histogram(
+        self.gap = histogram(
             "server_time_per_output_token_seconds",
             "Mean time of one request between answer tokens.",
             "",
             TOKEN_GAP_BUCKETS_S,
         )
-        self._first = {operation: first.labels(operation, PROVIDER, model) for operation in operations}
-        self._gap = {operation: gap.labels(operation, PROVIDER, model) for operation in operations}
+
+
+class GenAiOfModel:
+    """Counts one model's exchanges under the conventions' names."""
+
+    def __init__(self, families: GenAi, model: str) -> None:
+        """Make every series that can be made at once."""
+        self._duration, self._model = families.duration, model
+        operations = sorted(set(OPERATIONS.values()))
+        self._usage = {
+            (operation, kind): families.usage.labels(operation, PROVIDER, model, kind)
+            for operation, kind in product(operations, KINDS)
+        }
+        self._first = {operation: families.first.labels(operation, PROVIDER, model) for operation in operations}
+        self._gap = {operation: families.gap.labels(operation, PROVIDER, model) for operation in operations}
         for operation in operations:
             self._duration.labels(operation, PROVIDER, model, "")
 
@@ -65,12 +73,12 @@ class GenAi:
         """Count one exchange. What was refused before it had a prompt used no tokens, which is not 0 tokens."""
         operation = OPERATIONS[record.api]
         error = "" if record.outcome == "finished" else str(record.status)
-        self._duration.labels(operation, PROVIDER, record.model, error).observe(record.seconds)
+        self._duration.labels(operation, PROVIDER, self._model, error).observe(record.seconds)
         facts = record.prompt
         if facts is None:
             return
         counts = (facts.prompt, record.generated, facts.read, facts.write)
-        for kind, tokens in zip(KINDS, counts, strict=True):
+        for kind, tokens in zip(KINDS if record.reported else KINDS[:2], counts, strict=False):
             self._usage[operation, kind].observe(tokens)
         if record.first_token_s is not None:
             self._first[operation].observe(record.first_token_s)

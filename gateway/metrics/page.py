@@ -1,11 +1,14 @@
 """The metrics page of one gateway, on a registry of its own.
 
-Owns every metric object, through the families beside it. Is told facts and reads snapshots, decides nothing.
+Owns every metric object, through the families beside it. Is told facts and reads snapshots, decides nothing. Rule: a
+model is told by its name where the engine or some upstream serves it, at the latest from the next scrape on with every
+series at 0; every other is `unknown`.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
@@ -16,13 +19,15 @@ from engine.messages import EngineStats, ModelCard
 from gateway.ask import Ask
 from gateway.metrics.compat import Compat
 from gateway.metrics.engine import EngineSeries, Reading
-from gateway.metrics.genai import GenAi
-from gateway.metrics.own import Own, Pricing, Worth
+from gateway.metrics.fleet import FleetSeries
+from gateway.metrics.genai import GenAi, GenAiOfModel
+from gateway.metrics.own import OfModel, Own, Pricing, Worth
 from gateway.metrics.shapes import Plain
 from gateway.metrics.stream import Stream
 from gateway.metrics.tenants import Tenants
 from gateway.overhead import Phase
-from gateway.record import Record
+from gateway.record import UNKNOWN_MODEL, Record
+from gateway.relay.fleet import Fleet
 from prefix_store.classes import CLASSES
 
 BUNDLED = "bundled"  # the backend whose engine has no metrics page of its own
@@ -50,39 +55,71 @@ class Metrics:
         options: MetricsOptions | None = None,
         *,
         backend: str = BUNDLED,
+        fleet: Fleet | None = None,
         pricing: Pricing = _unpriced,
     ) -> None:
-        """Make the families. `backend` names who computes; `pricing` says what an exchange was worth."""
+        """Make the families. `backend` names the engine, `fleet` has the upstreams; `pricing` says what is earned."""
         options = options or MetricsOptions()
         registry = CollectorRegistry()
-        self._pricing = pricing
-        self._own = Own(registry, model, options.classes)
+        self._fleet = Fleet((), clock=time.monotonic) if fleet is None else fleet
+        self._pricing, self._backend, self._bundled = pricing, backend, model
+        self._own = Own(registry, options.classes)
         self._stream = Stream(model)
         registry.register(self._stream)
-        self._genai = GenAi(registry, model)
+        self._genai = GenAi(registry)
         self._tenants = Tenants(registry, options.tenants)
         self._engine = EngineSeries(options.classes, self._tenants.names, self._tenants.fold)
         registry.register(self._engine)
         self._compat: Compat | None = None
         if options.compat == "on" or (options.compat == "auto" and backend == BUNDLED):
-            self._compat = Compat(model, self._own, self._stream, self._engine)
+            self._compat = Compat(model, self._stream, self._engine)
             registry.register(self._compat)
+        self.fleet = FleetSeries(registry, self._fleet)
         self._degraded = Gauge(
             "keepwarm_state_degraded", "Whether the shared state is on local knowledge only.", registry=registry
         )
         Gauge("keepwarm_build_info", "Which version runs.", ["version"], registry=registry).labels(_version()).set(1)
         self._page = Plain(registry)
+        self._models: dict[str, tuple[OfModel, GenAiOfModel]] = {}
+        self._begin(model)
+        self._meet()
 
     def ended(self, record: Record, tokens: bytes) -> None:  # noqa: ARG002 - a witness; only the counts matter here
         """Count one exchange, once, under every name."""
-        self._own.ended(record)
-        self._genai.ended(record)
+        model = self._named(record.model)
+        own, genai = self._models[model]
+        own.ended(record)
+        genai.ended(record)
         self._tenants.ended(record)
-        if self._compat is not None:
+        if record.upstream != self._backend:
+            self._stream.relayed(model, record.generated)
+        elif self._compat is not None:
             self._compat.ended(record)
+        if record.routed is not None:
+            self.fleet.ended(record, record.routed, model)
         worth = self._pricing(record)
         if worth is not None:
-            self._own.earned(worth)
+            own.earned(worth)
+
+    def _named(self, model: str) -> str:
+        """Return a model's label. One that nobody serves has no series of its own, whatever a client calls it."""
+        if model in self._models:
+            return model
+        if model in self._fleet.models:
+            return self._begin(model)
+        return UNKNOWN_MODEL if UNKNOWN_MODEL in self._models else self._begin(UNKNOWN_MODEL)
+
+    def _begin(self, model: str) -> str:
+        self._models[model] = OfModel(self._own, model, timed=model == self._bundled), GenAiOfModel(self._genai, model)
+        return model
+
+    def _meet(self) -> None:
+        """Make the series of every model that upstreams serve by now."""
+        for model in sorted(self._fleet.models):
+            if model not in self._models:
+                self._begin(model)
+            self._stream.relayed(model, 0)
+            self.fleet.begin(model)
 
     def tokens(self, ask: Ask, count: int, waited_s: float, *, first: bool, read: int) -> None:  # noqa: ARG002
         """Count answer tokens as they come."""
@@ -108,6 +145,7 @@ class Metrics:
 
         `restarts` is None where the gateway has no engine at all.
         """
+        self._meet()
         self._degraded.set(degraded is not None)
         self._engine.reading = Reading(stats=stats, card=card, restarts=restarts)
         return generate_latest(self._page)

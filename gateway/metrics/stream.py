@@ -1,7 +1,8 @@
-"""Answer tokens as they come: how many, and how long after one another.
+"""Answer tokens as they come: how many, and how long after one another; of relayed answers how many, at their end.
 
-Owns their counts. These are told most often of all, once for each token, so they are plain numbers, added up on the
-event loop alone and without locks.
+Owns their counts. Rule: how far tokens of a relayed answer lay apart is not said, as servers send several at once. The
+engine's are told most often of all, once for each token, so they are plain numbers, added up on the event loop alone
+and without locks.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from gateway.metrics.shapes import TOKEN_GAP_BUCKETS_S
 
 
 class Stream(Collector):
-    """Counts the answer tokens of one model."""
+    """Counts answer tokens, one by one those of the bundled engine's model."""
 
     def __init__(self, model: str) -> None:
         """Count from 0."""
         self._model = model
         self.output = 0
+        self._relayed: dict[str, int] = {}
         self._gaps = [0] * (len(TOKEN_GAP_BUCKETS_S) + 1)
         self._seconds = 0.0
 
@@ -33,6 +35,10 @@ class Stream(Collector):
             self._gaps[bisect_left(TOKEN_GAP_BUCKETS_S, waited_s / count)] += count
             self._seconds += waited_s
 
+    def relayed(self, model: str, count: int) -> None:
+        """Count the tokens of an answer that an upstream gave; 0 makes the series."""
+        self._relayed[model] = self._relayed.get(model, 0) + count
+
     def describe(self) -> Iterator[Metric]:
         """Return the families, so that nobody else takes their names."""
         return self.collect()
@@ -40,7 +46,8 @@ class Stream(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return both families."""
         tokens = CounterMetricFamily("keepwarm_output_tokens", "Answer tokens.", labels=["model"])
-        tokens.add_metric([self._model], self.output)
+        for model, count in {self._model: 0, **self._relayed}.items():
+            tokens.add_metric([model], count + self.output * (model == self._model))
         yield tokens
         yield self.gaps()
 

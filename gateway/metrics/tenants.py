@@ -6,11 +6,14 @@ Owns these counters. Rule: what a caller sends never makes a series.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
 from gateway.metrics.own import OTHER
 from gateway.record import Record
+
+KINDS: Final = ("read", "write", "uncached", "unknown")
 
 
 class Tenants:
@@ -26,9 +29,7 @@ class Tenants:
         requests = Counter("keepwarm_tenant_requests", "Model requests, by tenant.", ["tenant"], registry=registry)
         shown = self.names if self._named else ()
         self._requests = {name: requests.labels(name) for name in shown}
-        self._tokens = {
-            (name, cache): tokens.labels(name, cache) for name in shown for cache in ("read", "write", "uncached")
-        }
+        self._tokens = {(name, cache): tokens.labels(name, cache) for name in shown for cache in KINDS}
 
     def fold(self, tenant: str) -> str:
         """Return the label of a tenant."""
@@ -43,5 +44,5 @@ class Tenants:
         facts = record.prompt
         if facts is None or record.prewarm:
             return
-        for cache, tokens in (("read", facts.read), ("write", facts.write), ("uncached", facts.uncached)):
+        for cache, tokens in zip(KINDS, (facts.read, facts.write, facts.uncached, facts.unknown), strict=True):
             self._tokens[name, cache].inc(tokens)

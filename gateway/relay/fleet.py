@@ -126,6 +126,11 @@ class Fleet:
             self._models[model] = _Model(router)
         return self._models[model].router
 
+    def policy(self, model: str) -> Policy:
+        """Return how a model's requests are routed."""
+        known = self._models.get(model)
+        return self.policies.get(model, "prefix") if known is None else known.router.policy
+
     def tokens(self, model: str, size: int) -> int:
         """Estimate how many tokens so many bytes of prompt are."""
         self.router(model)

@@ -14,7 +14,7 @@ import asyncio
 import io
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -47,8 +47,10 @@ from gateway.routing.wanted import Wanted
 
 ATTEMPTS: Final = 3
 IDLE_S: Final = 4.0  # that a connection is kept; widespread servers close theirs after 5, and a race is lost
-HASHED_INLINE_BYTES: Final = 1 << 20  # of a body whose prompt is hashed at once: some milliseconds
+HASHED_INLINE_BYTES: Final = 1 << 20  # of a prompt that is hashed at once: some milliseconds
 WHOLE_BYTES: Final = 1 << 18  # of a body that is handed to the socket in one piece
+
+Exact = Callable[[Call, bytes], Awaitable[tuple[bytes, list[int]] | None]]
 
 log = structlog.get_logger("gateway.relay")
 
@@ -64,10 +66,15 @@ class Relay:
         policies: Governs,
         witnesses: Sequence[Witness],
         environ: Mapping[str, str] = os.environ,
+        exact: Exact | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Send by way of `fleet`; `policies` say how long a prefix is promised and what is a hit."""
+        """Send by way of `fleet`; `policies` say how long a prefix is promised and what is a hit.
+
+        `exact` may give a prompt's chain over its tokens, and the tokens up to each piece's end, for routing.
+        """
+        self._exact = exact
         self.fleet = fleet
         self._secret, self._policies, self._environ = secret, policies, environ
         self._witnesses, self._clock, self._wall = tuple(witnesses), clock, wall
@@ -112,11 +119,7 @@ class Relay:
     async def answer(self, call: Call) -> AsyncIterator[Attempt]:
         """Give the answer of the first upstream that has one; leaving the block ends it. Raises UpstreamError."""
         began, at = self._clock(), self._wall()
-        if len(call.body) <= HASHED_INLINE_BYTES:
-            path, ends = call.prefix(self._secret)
-        else:
-            path, ends = await asyncio.to_thread(call.prefix, self._secret)
-        wanted, size = self._wanted(call, path, ends)
+        wanted, size = await self._wanted(call)
         tried: list[str] = []
         attempt: Attempt | None = None
         outcome: Outcome = "failed"
@@ -142,7 +145,7 @@ class Relay:
             now = self._clock()
             if attempt is not None:
                 self._attempts.discard(attempt)
-                self._close(attempt, wanted, now, fault=fault)
+                self._close(attempt, wanted, now, outcome, fault=fault)
                 self.fleet.learn_size(call.model, size, attempt.tap.reported.prompt or 0, len(wanted.ends))
             if not isinstance(attempt, Here):  # whose exchange is told by those who answered it
                 upstream = tried[-1] if tried else NOBODY
@@ -174,23 +177,30 @@ class Relay:
         """Wait until no request is in flight."""
         await self._idle.wait()
 
-    def _wanted(self, call: Call, path: bytes, ends: list[int]) -> tuple[Wanted, int]:
+    async def _wanted(self, call: Call) -> tuple[Wanted, int]:
+        """Return the request as routing sees it, and its prompt's bytes where tokens are estimated by them, else 0."""
+        ttl_s = self._policies.known.govern(model=call.model, tenant=call.tenant).default_s or 0.0
+        exact = None if self._exact is None else await self._exact(call, self._secret)
+        if exact is not None:
+            path, ends = exact
+            tokens = ends[-1] if ends else 0
+            return Wanted(path=path, ends=ends, tokens=tokens, ttl_s=ttl_s, session=call.session), 0
+        if len(call.body) <= HASHED_INLINE_BYTES:
+            path, ends = call.prefix(self._secret)
+        else:
+            path, ends = await asyncio.to_thread(call.prefix, self._secret)
         size = ends[-1] if ends else 0
         tokens = self.fleet.tokens(call.model, size)
         scale = tokens / size if size else 0.0
-        return Wanted(
-            path=path,
-            ends=[round(end * scale) for end in ends],
-            tokens=tokens,
-            ttl_s=self._policies.known.govern(model=call.model, tenant=call.tenant).default_s or 0.0,
-            session=call.session,
-        ), size
+        ends = [round(end * scale) for end in ends]
+        return Wanted(path=path, ends=ends, tokens=tokens, ttl_s=ttl_s, session=call.session), size
 
     # ---- before the first byte ----
 
     async def _first(self, call: Call, wanted: Wanted, tried: list[str]) -> Attempt:
         """Return the first attempt that has something to give; note in `tried` who was asked."""
         last: UpstreamError | None = None
+        attempt: Attempt | None = None
         for _ in range(ATTEMPTS):
             try:
                 replica, choice = self.fleet.choose(call.model, call.endpoint, wanted, self._clock(), tried=tried)
@@ -198,7 +208,9 @@ class Relay:
                 if last is not None:
                     raise last from None
                 raise
-            self.retries += last is not None
+            if attempt is not None:
+                self.retries += 1
+                attempt.replica.retries += 1
             tried.append(replica.name)
             router = self.fleet.router(call.model)
             told = partial(self.fleet.computed, router, call.model, choice, wanted)
@@ -247,7 +259,9 @@ class Relay:
     def _failed(self, attempt: Attempt, wanted: Wanted, error: BaseException) -> UpstreamError | None:
         """End an attempt that gave nothing. Return what went wrong, None where the client left."""
         told = meant_by(error, attempt.replica.name)
-        self._judge(attempt, fault=None if told is None else at_fault(told))
+        fault = None if told is None else at_fault(told)
+        attempt.replica.outcomes["cancelled" if fault is None else "failed" if fault else "refused"] += 1
+        self._judge(attempt, fault=fault)
         self._release(attempt, wanted, read=None, computed=False)
         if is_dead(error):
             self.fleet.lost(attempt.replica.name)
@@ -264,10 +278,11 @@ class Relay:
 
     # ---- after it ----
 
-    def _close(self, attempt: Attempt, wanted: Wanted, now: float, *, fault: bool | None) -> None:
+    def _close(self, attempt: Attempt, wanted: Wanted, now: float, outcome: Outcome, *, fault: bool | None) -> None:
         tap, replica = attempt.tap, attempt.replica
         if not isinstance(attempt, Here):  # whose engine says itself whether it is well
             self._judge(attempt, fault=fault)
+        replica.outcomes[outcome] += 1
         read = tap.reported.read
         if read is not None:
             replica.prompt_tokens += tap.reported.prompt or 0

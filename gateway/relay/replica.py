@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import get_args
 
+from gateway.record import Outcome
 from gateway.relay.bundled import Engine
 from gateway.relay.health import Health
 from gateway.relay.upstream import BUNDLED, Upstream
@@ -27,6 +29,8 @@ class Replica:
     read_tokens: int = 0
     available_tokens: int = 0
     captured_tokens: int = 0
+    retries: int = 0  # requests that went on from it to another
+    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(get_args(Outcome), 0))
 
     @property
     def name(self) -> str:

@@ -12,7 +12,8 @@ from gateway.record import Outcome, Record, Routed
 from gateway.relay.attempt import Attempt
 from gateway.relay.call import Call
 from gateway.relay.upstream import Endpoint
-from gateway.usage import PromptFacts
+from gateway.relay.usage import Reported
+from gateway.usage import PromptFacts, Written
 
 APIS: Final[dict[Endpoint, Api]] = {
     "chat": "chat",
@@ -46,6 +47,8 @@ def record_of(
             write=(told.write or 0) if known else 0,
             queue_s=0.0,
             prefill_s=0.0,
+            timed=False,
+            written=_written(told) if known else (),
             unknown=0 if known else told.prompt,
         )
     return Record(
@@ -77,3 +80,9 @@ def routed_of(attempt: Attempt) -> Routed:
     return Routed(
         why=choice.why, available=choice.available, captured=choice.captured, delivered=attempt.tap.reported.read
     )
+
+
+def _written(told: Reported) -> tuple[Written, ...]:
+    """Return what was written by class, where the upstream says under which."""
+    said = (("5m", told.write_5m), ("1h", told.write_1h))
+    return tuple(Written(tokens=tokens, asked=None, applied=klass) for klass, tokens in said if tokens)

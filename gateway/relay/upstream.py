@@ -67,7 +67,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     apis: tuple[Endpoint, ...] = ()  # empty: what its kind speaks
     key_env: str | None = None  # the environment variable that holds its key
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
-    tokenizer: str | None = None  # a local folder; without one, prefixes are told apart by bytes
+    tokenizer: str | None = None  # a local folder with a chat template; without one, prefixes are told apart by bytes
     capacity_tokens: Annotated[int, Meta(ge=1)] | None = None  # that its cache holds
     max_requests: Annotated[int, Meta(ge=1)] = 256  # at one time
     connect_timeout: Seconds = 2.0

@@ -1,13 +1,16 @@
 """A trace replayed over simulated replicas, by the very code that routes in service. Pure: time is the trace's.
 
 A replica is a cache of bounded size with a TTL, and one lane on which prompts are computed one after another at a fixed
-rate; answers are written beside it. What routing believes and what a replica holds are two things here as well.
+rate; answers are written beside it. What routing believes and what a replica holds are two things here as well. Rules:
+at least one token of each prompt is computed, as engines do to have logits to begin with; what is alive is alive while
+`now < deadline`, to the millisecond.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
@@ -17,10 +20,13 @@ from gateway.routing.router import Choice, Policy, Router
 from gateway.routing.wanted import Wanted
 from prefix_store.residency import NOTHING, Residency
 
+_WORD = (1 << 64) - 1
+_GRID = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of a trace: seconds since its beginning, tokens, and the ids of its blocks."""
+    """One request of a trace: when it comes in seconds, its tokens, those of its answer, and its blocks."""
 
     at: float
     tokens: int
@@ -49,7 +55,7 @@ class Outcome:
     read: int = 0
     captured: int = 0
     available: int = 0
-    first_token_s: list[float] = field(default_factory=list)
+    first_token_s: array[float] = field(default_factory=lambda: array("d"))
     busy_s: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -63,19 +69,25 @@ class Outcome:
         mean = sum(self.busy_s.values()) / len(self.busy_s) if self.busy_s else 0.0
         return max(self.busy_s.values()) / mean if mean else None
 
-    def first_token(self, share: float) -> float | None:
-        """Return a quantile of the time to the first token, by the nearest rank."""
+    def first_token(self, *shares: float) -> list[float | None]:
+        """Return quantiles of the time to the first token, by the nearest rank; None of nothing."""
         ranked = sorted(self.first_token_s)
-        return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else None
+        last = len(ranked) - 1
+        return [ranked[min(last, int(share * len(ranked)))] if ranked else None for share in shares]
 
 
-def path_of_ids(ids: Sequence[int]) -> bytes:
-    """Return the chain over a trace's block ids."""
-    link, links = b"", []
+def path_of_ids(ids: Iterable[int], root: bytes = b"") -> bytes:
+    """Return the chain over a trace's block ids; `root` keeps apart what never shares a prefix."""
+    digest, link, links = xxhash.xxh3_64_digest, root, []
     for one in ids:
-        link = xxhash.xxh3_64_digest(link + one.to_bytes(8, "little", signed=True))
+        link = digest(link + (one & _WORD).to_bytes(8, "little"))
         links.append(link)
     return b"".join(links)
+
+
+def seconds_of(milliseconds: float) -> float:
+    """Return a time on a grid on which floats add without rounding, so that a TTL ends at its very millisecond."""
+    return round(milliseconds / 1000 * _GRID) / _GRID
 
 
 class Simulation:
@@ -86,15 +98,20 @@ class Simulation:
         self.outcome = Outcome(policy)
         self._machine = machine
         self._names = [f"r{number}" for number in range(replicas)]
-        self._router = Router(policy, chance=Random(seed))  # noqa: S311 - a simulation repeats itself
+        self.router = Router(policy, chance=Random(seed))  # noqa: S311 - a simulation repeats itself
         self._truth = Residency()
         for name in self._names:
             self._truth.bound(name, machine.capacity_blocks)
-            self._router.residency.bound(name, machine.capacity_blocks)
+            self.router.residency.bound(name, machine.capacity_blocks)
         self._free_at = dict.fromkeys(self._names, 0.0)
         self._events: list[tuple[float, int, bool, Choice, Wanted, int]] = []
         self._sent = 0
         self.outcome.busy_s = dict.fromkeys(self._names, 0.0)
+
+    @property
+    def held_blocks(self) -> int:
+        """How many blocks all replicas together hold, those that expired unseen included."""
+        return sum(self._truth.blocks(name) for name in self._names)
 
     def feed(self, arrival: Arrival) -> None:
         """Send one request. Requests come in the order of their times."""
@@ -103,7 +120,7 @@ class Simulation:
         blocks = len(arrival.path) // 8
         ends = [min(arrival.tokens, machine.block_tokens * (number + 1)) for number in range(blocks)]
         wanted = Wanted(path=arrival.path, ends=ends, tokens=arrival.tokens, ttl_s=machine.ttl_s)
-        choice = self._router.choose(wanted, self._names, arrival.at)
+        choice = self.router.choose(wanted, self._names, arrival.at)
         name = choice.replica
         held = self._truth.match(arrival.path, arrival.at, [name]).get(name, NOTHING).blocks
         read = min(wanted.tokens_at(held), max(0, arrival.tokens - 1))
@@ -132,16 +149,17 @@ class Simulation:
         while self._events and self._events[0][0] <= now:
             at, _, over, choice, wanted, read = heapq.heappop(self._events)
             if over:
-                self._router.loads.take(choice.ticket)
+                self.router.loads.take(choice.ticket)
             else:
-                self._router.answering(choice)
+                self.router.answering(choice)
                 self._learn(choice, wanted, at, read)
 
     def _learn(self, choice: Choice, wanted: Wanted, at: float, read: int) -> None:
         """Tell the router what the answer says, while its answer still counts as work."""
-        self._router.learn(choice, wanted, at, read=read)
+        self.router.learn(choice, wanted, at, read=read)
 
 
+SWEPT = 16  # nodes looked at for each request of the ideal
 _EMPTY = Wanted(path=b"", ends=(), tokens=0, ttl_s=0.0)
 
 
@@ -153,6 +171,7 @@ def ideal(arrivals: Iterable[Arrival], machine: Machine) -> Outcome:
     for arrival in arrivals:
         blocks = held.match(arrival.path, arrival.at).get("all", NOTHING).blocks
         read = min(blocks * machine.block_tokens, max(0, arrival.tokens - 1))
+        held.sweep(arrival.at, SWEPT)
         held.note("all", arrival.path, arrival.at + machine.ttl_s, arrival.at)
         told.requests += 1
         told.tokens += arrival.tokens
@@ -166,4 +185,4 @@ def ideal(arrivals: Iterable[Arrival], machine: Machine) -> Outcome:
 def faster(arrivals: Iterable[Arrival], times: float) -> Iterator[Arrival]:
     """Yield a trace that comes so many times as fast."""
     for one in arrivals:
-        yield Arrival(one.at / times, one.tokens, one.output, one.path)
+        yield Arrival(seconds_of(1000 * one.at / times), one.tokens, one.output, one.path)

@@ -16,7 +16,14 @@ from tests.dashboard.made_up import MadeUp, serve
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PURE = ("api", "format", "series", "state", "words")  # importing them needs no page
-VIEWS = ("icicle", "misses_words", "policy_words", "reasons", "request_layout")  # nor does importing these of views/
+VIEWS = (
+    "fleet_words",
+    "icicle",
+    "misses_words",
+    "policy_words",
+    "reasons",
+    "request_layout",
+)  # nor does importing these of views/
 Lay = Callable[..., Awaitable[Any]]
 Open = Callable[..., Awaitable[Page]]
 

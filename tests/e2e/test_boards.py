@@ -6,12 +6,14 @@ import json
 import math
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests import boards
 from tests.e2e.conftest import Server, StartServer, until
+from tests.e2e.fakes import MODEL, TOKENS, fakes
 from tests.e2e.metrics import metric, scrape
 from tests.e2e.talk import handbook, messages
 from tests.promql import Window, operands, parsed, selectors
@@ -69,6 +71,7 @@ def talk(server: Server) -> list[int]:
         chat(server, "one", model="nobody"),
         chat(server, "one", messages=[]),
         post(server, "/v1/completions", {"prompt": "x " * 4000}),
+        *(chat(server, "relayed", model=MODEL, turn=turn) for turn in range(6)),
     ]
     leave(server)
     until(lambda: metric(server, "keepwarm_engine_running") == 0)
@@ -76,13 +79,14 @@ def talk(server: Server) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def window(start_server: StartServer) -> Window:
-    """What two scrapes see of a server, before and after traffic of every kind."""
-    server = start_server("--kv-bytes", POOL, "--metrics-tenants", "default")
-    began, first = scrape(server)
-    assert talk(server) == [200] * 15 + [404, 400, 400]
-    ended, last = scrape(server)
-    return Window(first, last, ended - began)
+def window(start_server: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
+    """What two scrapes see of a server with two upstreams, before and after traffic of every kind."""
+    with fakes(tmp_path_factory.mktemp("upstreams"), one=300, two=300) as (file, _):
+        server = start_server("--kv-bytes", POOL, "--metrics-tenants", "default", "--config", str(file))
+        began, first = scrape(server)
+        assert talk(server) == [200] * 15 + [404, 400, 400] + [200] * 6
+        ended, last = scrape(server)
+        yield Window(first, last, ended - began)
 
 
 @pytest.mark.parametrize(("source", "query"), QUERIES)
@@ -110,3 +114,16 @@ def test_the_pool_was_too_small(window: Window):
     gone = 'sum(increase(keepwarm_cache_evicted_blocks_total{reason="evicted"}[1m]))'
     (evicted,) = window.vector(parsed(gone)).values()
     assert evicted > 0
+
+
+def test_upstreams_were_asked(window: Window):
+    """Six requests were relayed and each said what it read; all but the first went where the prompt was believed."""
+
+    def sums(query: str) -> float:
+        (value,) = window.vector(parsed(query)).values()
+        return value
+
+    assert sums("sum(increase(keepwarm_upstream_requests_total[1m]))") == 6
+    assert sums('sum(increase(keepwarm_prefix_tokens_total{stage="delivered"}[1m]))') == 6 * 300
+    assert sums(f'sum(increase(keepwarm_input_tokens_total{{model="{MODEL}"}}[1m]))') == 6 * TOKENS
+    assert sums('sum(increase(keepwarm_route_decisions_total{outcome="prefix"}[1m]))') == 5

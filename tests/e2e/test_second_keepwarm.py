@@ -139,8 +139,9 @@ def test_messages(first: Server, second: Server, anthropic: Anthropic, streamed:
             usage = stream.get_final_message().usage
     else:
         usage = anthropic.messages.create(**ask).usage
-    read = usage.cache_read_input_tokens
-    check(first, second, usage.input_tokens + usage.cache_creation_input_tokens + read, read)
+    written, read = usage.cache_creation_input_tokens, usage.cache_read_input_tokens
+    assert written is not None and read is not None
+    check(first, second, usage.input_tokens + written + read, read)
 
 
 def test_refusals_keep_their_meaning(first: Server, second: Server, openai: OpenAI) -> None:

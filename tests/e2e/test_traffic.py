@@ -56,7 +56,9 @@ def test_every_request_of_the_plan_was_sent(played: tuple[Server, dict[str, Any]
     assert sum(requests.values()) + told["left_out"] == len(sends) == told["planned"]
     assert told["scale"] == 600.0
     assert told["deploys_marked"] is True
-    assert list(told["errors"]) == ["404 The model 'smollm2-turbo' does not exist here."]
+    refused = next(one["outcomes"].get("refused", 0) for one in told["tenants"] if one["tenant"] == "coding")
+    assert refused + told["left_out"] >= sum(send.ending == "refused" for send in sends)
+    assert told["errors"] == ({"404 The model 'smollm2-turbo' does not exist here.": 1} if refused else {})
 
 
 def test_the_gateway_counted_the_same(played: tuple[Server, dict[str, Any]]) -> None:

@@ -43,6 +43,7 @@ NOTHING = {
     "queue": None,
     "prefill": None,
     "read_ratio": {"by_tokens": None, "by_requests": None},
+    "routed": None,
     "money": None,
 }
 RATES = Rates(

@@ -198,6 +198,7 @@ def test_an_exchange_is_shown_whole() -> None:
             {"tokens": 90, "asked": "2h", "applied": None, "kept": "none", "until": None, "reason": "over_budget"},
         ],
         "projections": {"done": 62, "without_prefix_cache": 102, "without_kv_cache": 303},
+        "routed": None,
     }
 
 

@@ -72,7 +72,9 @@ async def test_a_broken_file_changes_nothing(
     status, answer = await gateway.asked("POST", "reload")
     assert (status, answer["error"]["field"], said in answer["error"]["message"]) == (400, "config", True)
     assert await gateway.upstreams() == before
-    assert gateway.house.reloads.results == {"refused": 1}
+    page = await (await gateway.admin.get("/metrics")).text()
+    assert 'keepwarm_config_reload_total{result="refused"} 1.0' in page
+    assert 'keepwarm_config_reload_total{result="done"} 0.0' in page
     assert (await gateway.chat()).status == 200
 
 

@@ -18,9 +18,10 @@ const VIEWS = [
   { name: "retention", label: "Retention", letter: "r" },
   { name: "requests", label: "Requests", letter: "q" },
   { name: "tree", label: "Tree", letter: "e" },
+  { name: "fleet", label: "Fleet", letter: "f" },
 ];
 const KEYS = [
-  ["1 … 6, or g and a letter", `Views: ${VIEWS.map(({ label, letter }) => `${letter} ${label.toLowerCase()}`).join(", ")}`],
+  ["1 … 7, or g and a letter", `Views: ${VIEWS.map(({ label, letter }) => `${letter} ${label.toLowerCase()}`).join(", ")}`],
   ["/", "To the filters"], ["z", "Back to the range before a zoom"], ["d", "All definitions of this view, there and away"],
   ["l", "Light, dark, as the system"], ["u", "UTC or local time"], ["Tab", "To the next chart or control"],
   ["← →", "On a chart: along the time axis"], ["t", "On a chart: the same data as a table"], ["c", "On a chart: the same data as CSV"],

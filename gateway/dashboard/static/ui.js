@@ -50,6 +50,7 @@ const ICONS = {
   retention: "M4 2h8M4 14h8M5 2c0 4 6 4 6 12M11 2c0 4-6 4-6 12",
   requests: "M2 4h12M2 8h12M2 12h8",
   tree: "M2 2h12v3H2zM2 6.5h7v3H2zM10.5 6.5H14v3h-3.5zM2 11h3.5v3H2zM7 11h2v3H7z",
+  fleet: "M8 1.5v3M8 4.5 3 9.5M8 4.5l5 5M8 4.5v5M1.5 9.5h3v4h-3zM6.5 9.5h3v4h-3zM11.5 9.5h3v4h-3z",
   table: "M2 3h12v10H2zM2 6.5h12M6.5 3v10",
   download: "M8 2v8M4.5 7 8 10.5 11.5 7M2 13.5h12",
   alarm: "M8 2 1.5 13.5h13zM8 6.5v3.5M8 11.8v.2",

@@ -11,7 +11,7 @@ from playwright.async_api import expect
 
 from tests.dashboard.real.conftest import Seeded, Visit
 from tests.dashboard.real.looking import first_number, settled, titles
-from tests.dashboard.real.traffic import TENANTS
+from tests.dashboard.real.traffic import TENANTS, admin
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -99,3 +99,16 @@ async def test_one_requests_strip_adds_up(visit: Visit, seeded: Seeded) -> None:
     prompt = first_number(await row.locator("td[data-key=tokens]").get_attribute("title") or "")
 
     assert sum(first_number(part) for part in parts.split(", ")) == prompt
+
+
+async def test_the_pools_shares_are_the_classes(visit: Visit, seeded: Seeded) -> None:
+    """The retention view's heading has the promised and held tokens of all classes as shares of the whole pool."""
+    page = await visit(seeded.server, "#/retention")
+    await settled(page)
+    answer = await admin(seeded.server, "retention")
+    pool = answer["capacity"]["blocks"] * answer["capacity"]["block_tokens"]
+    promised, held = (sum(one[part]["tokens"] for one in answer["classes"]) for part in ("promised", "held"))
+
+    assert promised > 0 < held
+    words = f"{promised / pool:.1%} of the pool is promised, {held / pool:.1%} held".replace("%", "\u202f%")
+    await expect(page.locator("h1")).to_contain_text(words)

@@ -228,6 +228,7 @@ def response_stream(last: str = "response.completed", **fields: Any) -> list[byt
 async def well(wire: Wire) -> None:
     """Answer as asked, whole or streamed, in the API that was called."""
     streamed = wire.received.json.get("stream") is True
+    body: dict[str, Any]
     match wire.received.path:
         case "/v1/messages":
             usage = {"input_tokens": 20, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 0}
@@ -237,7 +238,7 @@ async def well(wire: Wire) -> None:
             parts = response_stream()
             body = json.loads(parts[-1].partition(b"data: ")[2])["response"]
         case _:
-            body, parts = WHOLE, STREAM
+            body, parts = dict[str, Any](WHOLE), STREAM
     await (streaming(parts) if streamed else answering(200, body))(wire)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.relay.sse import MOST_BYTES
 from gateway.relay.upstream import Upstream
@@ -215,6 +216,17 @@ async def test_what_may_have_left_something_behind_is_not_sent_again(
     front = await start_front(upstream, facing(good))
     response = await front.ask(RESPONSES)
     assert (response.status == 200, len(good.received)) == (again, int(again))
+
+
+async def test_the_log_says_who_failed_and_not_what_was_said(start_fake: StartFake, start_front: StartFront) -> None:
+    """A failing upstream is no bug of the gateway's, and neither prompt nor its words nor a key get into the log."""
+    behave = answering(500, error("your prompt was: hello"))
+    fake = await start_fake("fake", behave)
+    front = await start_front(facing(fake, kind="openai", key_env="THEIR_KEY"), THEIR_KEY="sk-theirs")
+    with capture_logs() as lines:
+        assert (await front.ask()).status == 500
+    assert {line["event"] for line in lines} == {"upstream_failed", "request"}
+    assert not any(said in str(lines) for said in ("hello", "sk-theirs"))
 
 
 async def test_503_then_well(start_fake: StartFake, start_front: StartFront) -> None:

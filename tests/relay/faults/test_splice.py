@@ -86,7 +86,8 @@ async def test_the_salt_is_the_gateway_s_own(start_fake: StartFake, start_front:
     vllm, plain = await start_fake("vllm"), await start_fake("plain")
     for fake, salted in ((vllm, True), (plain, False)):
         front = await start_front(facing(fake, salt=salted))
-        for own in ({}, {"cache_salt": "mine"}, {"cache_salt": "other"}):
+        owns: list[dict[str, Any]] = [{}, {"cache_salt": "mine"}, {"cache_salt": "other"}]
+        for own in owns:
             await (await front.ask(**own)).read()
     sent = [one.json["cache_salt"] for one in vllm.received]
     assert len(set(sent)) == 3 and all(len(one) == 32 and "mine" not in one for one in sent)

@@ -28,7 +28,7 @@ from tests.relay.faults.fakes import (
     usage_chunk,
 )
 
-INCLUDED = {"stream_options": {"include_usage": True}}
+INCLUDED: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
 
 def heard(*said: object, anthropic: bool = False) -> Reported:
@@ -86,7 +86,8 @@ async def test_no_usage_breaks_an_answer(
     body = {**WHOLE, "usage": usage}
     fake = await start_fake("fake", streaming(stream) if streamed else answering(200, body))
     front = await start_front(facing(fake))
-    response = await front.ask(stream=streamed, **(INCLUDED if streamed else {}))
+    options: dict[str, Any] = dict(INCLUDED) if streamed else {}
+    response = await front.ask(stream=streamed, **options)
     assert await response.read() == (b"".join(stream) if streamed else json.dumps(body).encode())
     record, told = await front.last(), heard(usage)
     assert (record.outcome, record.reported, record.generated) == ("finished", told.read is not None, told.output or 0)

@@ -121,14 +121,15 @@ export function undo(entry, policies) {
 /** The view's title: what needs a look, else how the pool is used. */
 export function finding(answer, tokens, percent) {
   const broken = answer.broken.reduce((all, { blocks }) => all + blocks, 0);
-  const { blocks, held, promised, free } = answer.capacity;
+  const { blocks, block_tokens: size, free } = answer.capacity;
+  const [promised, held] = ["promised", "held"].map((part) => answer.classes.reduce((all, one) => all + one[part].tokens, 0));
   if (broken) {
     const worst = answer.broken.reduce((most, one) => (one.blocks > most.blocks ? one : most));
     return `${count(broken)} promised ${broken === 1 ? "block" : "blocks"} went before the deadline, most of ${worst.tenant} in ${worst.class}`;
   }
   if (!blocks) return "Retention";
   if (!promised && !held) return "The cache is empty";
-  return `${percent(promised / blocks)} of the pool is promised, ${percent(held / blocks)} held, ${percent(free / blocks)} free`;
+  return `${percent(promised / (blocks * size))} of the pool is promised, ${percent(held / (blocks * size))} held, ${percent(free / blocks)} free`;
 }
 
 /** How much of what was read again came within a length of time: 0 to 1, by whole bins; null where nothing was read. */

@@ -1,0 +1,91 @@
+"""Who waits for a prefix that another sequence is computing right now. Pure: it looks, the scheduler acts.
+
+Owns the lengths of beginnings that pairs of sequences share, while both are there. Rules: who waits holds no slot and
+no blocks and is asked anew at each step, so it goes on from whatever is published the moment the leader is gone,
+preempted or done; only a sequence whose blocks will be published leads, so one that asked for no caching never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.request import TOKEN_BYTES
+from engine.sequence import Phase, Sequence
+
+
+class Coalescing:
+    """Leaders and those who stand back for them."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block = block_tokens
+        self._shared: dict[tuple[str, str], int] = {}
+        self._since: dict[str, int] = {}  # by who waits: the tokens it could have read when it came
+        self.saved_tokens = 0  # that were read and nobody had computed when who read them came
+
+    def leader(self, sequence: Sequence, matched: int, running: Iterable[Sequence]) -> Sequence | None:
+        """Return the running sequence that is computing the most of what `sequence` needs beyond `matched` tokens.
+
+        None: nobody computes as much as a block of it.
+        """
+        best, most = None, matched + self._block - 1
+        if not sequence.request.cached:
+            return None
+        for other in running:
+            if not self._leads(other) or other.request.namespace != sequence.request.namespace:
+                continue
+            shared = min(self._common(sequence, other), self._published(other))
+            if shared > most and other.computed < shared:
+                best, most = other, shared
+        return best
+
+    def came(self, sequence: Sequence, matched: int) -> None:
+        """Hear of a new sequence, of which `matched` tokens are known."""
+        self._since[sequence.request.id] = matched
+
+    def admitted(self, sequence: Sequence, read: int) -> None:
+        """Hear that a sequence runs, with `read` tokens found: what others computed since it came was saved."""
+        since = self._since.pop(sequence.request.id, None)
+        if since is not None:
+            self.saved_tokens += max(0, read - since)
+
+    def forget(self, request_id: str) -> None:
+        """Hear that a sequence is gone."""
+        self._since.pop(request_id, None)
+        for pair in [pair for pair in self._shared if request_id in pair]:
+            del self._shared[pair]
+
+    def _leads(self, other: Sequence) -> bool:
+        if other.phase is not Phase.PREFILL or other.hold is None or not other.request.cached:
+            return False
+        return not other.hold.lease.node.detached
+
+    def _published(self, other: Sequence) -> int:
+        """Return how many leading tokens of a sequence will be in the tree."""
+        plan = other.hold.plan if other.hold is not None else None
+        if plan is None:
+            return 0
+        whole = other.length - other.length % self._block
+        return whole if plan.held is not None else min(whole, max((mark.tokens for mark in plan.marks), default=0))
+
+    def _common(self, one: Sequence, other: Sequence) -> int:
+        """Return how many leading tokens two sequences share, in whole blocks. O(tokens) once a pair."""
+        pair = (one.request.id, other.request.id)
+        if pair not in self._shared:
+            ends = min(len(one.readable), len(other.tokens))
+            stride = self._block * TOKEN_BYTES
+            self._shared[pair] = agreeing(one.readable[:ends], bytes(other.tokens[:ends])) // stride * self._block
+        return self._shared[pair]
+
+
+def agreeing(one: bytes, other: bytes) -> int:
+    """Return how many leading bytes two strings of one length share. O(bytes), in large strides."""
+    if one == other:
+        return len(one)
+    low, high = 0, len(one)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

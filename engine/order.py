@@ -1,0 +1,62 @@
+"""Who is served first. Pure: time is an argument, the scheduler acts.
+
+Rules, the first that tells two sequences apart decides:
+- one that was let in before and preempted comes before all that were not;
+- one that has waited `AGED_S` comes before all that have not, the longest first: nobody waits longer for others' sake;
+- a higher priority;
+- the tenant that has less running, so that one which sends twelve requests at once competes with itself;
+- less to compute, so that a short suffix is not stuck behind a long cold prompt; then who came first.
+Among running prefills the one with least left goes first, and one admitted `AGED_S` ago before all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from engine.sequence import Sequence
+
+AGED_S = 5.0
+EACH = 8  # waiting sequences of one tenant that are looked at for one place
+MOST = 32  # of all
+
+
+def candidates(waiting: Iterable[Sequence]) -> list[Sequence]:
+    """Return the sequences among which the next is chosen: the first few of each tenant that may run."""
+    seen: Counter[str] = Counter()
+    found: list[Sequence] = []
+    for sequence in waiting:
+        tenant = sequence.request.namespace.tenant
+        if sequence.ready and seen[tenant] < EACH:
+            seen[tenant] += 1
+            found.append(sequence)
+            if len(found) == MOST:
+                break
+    return found
+
+
+def ranked(
+    sequences: Iterable[Sequence], running: Iterable[Sequence], uncached: Callable[[Sequence], int], *, now: float
+) -> list[Sequence]:
+    """Return the waiting sequences, the one to be served first at the head. `uncached` counts tokens to compute."""
+    load = Counter(sequence.request.namespace.tenant for sequence in running)
+
+    def rank(sequence: Sequence) -> tuple[float, ...]:
+        if sequence.admitted is not None:
+            return (0, sequence.submitted)
+        if now - sequence.submitted >= AGED_S:
+            return (1, sequence.submitted)
+        request = sequence.request
+        return (2, -request.keep.priority, load[request.namespace.tenant], uncached(sequence), sequence.submitted)
+
+    return sorted(sequences, key=rank)
+
+
+def prefills(running: Iterable[Sequence], *, now: float) -> list[Sequence]:
+    """Return the running sequences that are prefilled, the one to be computed first at the head."""
+
+    def rank(sequence: Sequence) -> tuple[float, float]:
+        admitted = now if sequence.admitted is None else sequence.admitted
+        return (0, admitted) if now - admitted >= AGED_S else (1, sequence.remaining)
+
+    return sorted(running, key=rank)

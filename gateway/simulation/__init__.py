@@ -1,0 +1,1 @@
+"""`keepwarm simulate`: a trace over simulated replicas, under each way of routing."""

@@ -1,0 +1,139 @@
+"""One prefill for all who need it: leaders, those who stand back, and who takes over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.messages import Keep
+from engine.sequence import Phase
+from tests.engine.workbench import Bench, ScriptedRunner, close, scripted_answer, tiny_module
+
+BLOCK = 4
+PREFIX = [i % 50 for i in range(40)]
+
+
+def busy(step_tokens: int = 8, **extra: Any) -> Bench:
+    """An engine of which each step computes a small part of the prefix."""
+    return Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, step_tokens=step_tokens, blocks=128, **extra)
+
+
+def computed(bench: Bench) -> int:
+    """Prompt and answer tokens that were really projected."""
+    return bench.core.stats().projected_tokens_total
+
+
+def test_eight_equal_prefixes_are_computed_once() -> None:
+    """Of eight requests over one new prefix one computes it, and the others read all but what is theirs."""
+    bench = busy()
+    ids = [bench.submit([*PREFIX, n, 51, 52], max_tokens=2) for n in range(8)]
+    bench.run()
+    facts = [bench.answers[one].prefilled for one in ids]
+    assert [one.read for one in facts if one] == [0] + [40] * 7
+    assert [one.write + one.read + one.uncached for one in facts if one] == [43] * 8
+    assert computed(bench) == 40 + 8 * (3 + 1)
+    assert bench.core.stats().coalesced_tokens_total == 7 * 40
+    for n, one in enumerate(ids):
+        assert bench.answers[one].tokens == scripted_answer([*PREFIX, n, 51, 52], 2)
+
+
+def test_who_stands_back_holds_nothing() -> None:
+    """While the leader computes, the others hold no slot and no blocks."""
+    bench = busy()
+    for n in range(4):
+        bench.submit([*PREFIX, n])
+    bench.step()
+    stats = bench.core.stats()
+    assert (stats.running, stats.waiting) == (1, 3)
+    assert stats.blocks_held == 2
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_leader_that_is_cancelled_leaves_its_work_to_the_next(after: int) -> None:
+    """At whatever chunk the leader goes, the next computes only what is missing, and every answer is right."""
+    bench = busy()
+    ids = [bench.submit([*PREFIX, n], max_tokens=2) for n in range(3)]
+    for _ in range(after):
+        bench.step()
+    bench.abort(ids[0])
+    bench.run()
+    second = bench.answers[ids[1]].prefilled
+    assert second is not None
+    assert second.read == min(40, 8 * after)
+    for n, one in enumerate(ids[1:], 1):
+        assert bench.answers[one].tokens == scripted_answer([*PREFIX, n], 2)
+
+
+def test_a_leader_that_fails_is_followed() -> None:
+    """A step that goes wrong takes the leader only; who stood back leads, and is right."""
+    bench = Bench(module=tiny_module(), block_tokens=BLOCK, step_tokens=8, blocks=128)
+    bench.runner.fail_at_step = 3
+    ids = [bench.submit([*PREFIX, n], max_tokens=2) for n in range(2)]
+    bench.run()
+    assert bench.answers[ids[0]].refused is not None
+    alone = Bench(module=tiny_module(), block_tokens=BLOCK, blocks=128)
+    other = alone.submit([*PREFIX, 1], max_tokens=2)
+    alone.run()
+    assert bench.answers[ids[1]].tokens == alone.answers[other].tokens
+    assert close(bench.first_logits(ids[1]), alone.first_logits(other))
+
+
+def test_a_request_that_asked_for_no_caching_never_leads_and_never_waits() -> None:
+    """It computes its own prompt at once; the one after it leads for those that may share."""
+    bench = busy(step_tokens=64)
+    private = bench.submit([*PREFIX, 1], keep=Keep(cache=False))
+    shared = [bench.submit([*PREFIX, n]) for n in (2, 3)]
+    bench.step()
+    sequences = bench.core.scheduler.running
+    assert sequences == 2
+    bench.run()
+    reads = [bench.answers[one].prefilled.read for one in (private, *shared) if bench.answers[one].prefilled]
+    assert reads == [0, 0, 40]
+
+
+def test_tenants_never_wait_for_each_other() -> None:
+    """The same prompt of two tenants is computed twice, side by side."""
+    bench = busy(step_tokens=64)
+    for tenant in ("a", "b"):
+        bench.submit([*PREFIX, 1], tenant=tenant)
+    bench.step()
+    assert bench.core.scheduler.running == 2
+    bench.run()
+    assert bench.core.stats().coalesced_tokens_total == 0
+
+
+def test_who_stands_back_keeps_its_own_deadline() -> None:
+    """Waiting for a leader is waiting: too long of it is told."""
+    bench = busy(queue_timeout_s=5)
+    leader, late = bench.submit([*PREFIX, 1]), bench.submit([*PREFIX, 2])
+    bench.step()
+    bench.clock.tick(5)
+    bench.step()
+    refusal = bench.answers[late].refused
+    assert refusal is not None and refusal.kind == "QueueTimeout"
+    bench.run()
+    assert bench.answers[leader].refused is None
+
+
+def test_others_are_served_meanwhile() -> None:
+    """A request that needs nothing of the leader's is not held up by those who stand back before it."""
+    bench = busy(step_tokens=16)
+    for n in range(3):
+        bench.submit([*PREFIX, n])
+    other = bench.submit([9, 8, 7], max_tokens=1)
+    bench.step()
+    assert bench.answers[other].ended
+
+
+def test_a_preempted_leader_is_taken_over() -> None:
+    """A leader that loses its blocks no longer leads: there is always somebody who goes on."""
+    bench = Bench(ScriptedRunner(2), block_tokens=2, blocks=16, step_tokens=4, max_num_seqs=4)
+    first = bench.submit([1, 2, 3, 4], max_tokens=20)
+    bench.step()
+    ids = [bench.submit([5] * 9 + [n], max_tokens=2) for n in range(3)]
+    bench.run()
+    assert bench.answers[first].ended
+    for n, one in enumerate(ids):
+        assert bench.answers[one].tokens == scripted_answer([5] * 9 + [n], 2)
+    assert all(one.phase is not Phase.WAITING for one in bench.core.scheduler._running)

@@ -1,0 +1,104 @@
+"""Who is served first, and how large a chunk may be beside answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.messages import Keep
+from engine.order import AGED_S
+from engine.pace import LEAST_TOKENS, Pace
+from tests.engine.workbench import Bench, ScriptedRunner
+
+BLOCK = 4
+
+
+def one_by_one(**extra: Any) -> Bench:
+    """An engine that runs one sequence at a time."""
+    return Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, blocks=256, step_tokens=8, max_num_seqs=1, **extra)
+
+
+def ends(bench: Bench, ids: list[str]) -> list[str]:
+    """The ids in the order in which their answers ended."""
+    order: list[str] = []
+    for _ in range(500):
+        bench.step()
+        order += [one for one in ids if bench.answers[one].ended and one not in order]
+        if len(order) == len(ids):
+            return order
+    raise AssertionError("not all ended")
+
+
+def test_a_short_suffix_goes_before_a_long_cold_prompt() -> None:
+    """What came first but has most to compute waits for what is nearly known."""
+    bench = one_by_one()
+    warm = [7] * 40
+    bench.ask(warm, max_tokens=1)
+    cold = bench.submit([9] * 60, max_tokens=1)
+    suffix = bench.submit([*warm, 1, 2], max_tokens=1)
+    assert ends(bench, [cold, suffix]) == [suffix, cold]
+
+
+def test_nobody_waits_for_ever() -> None:
+    """A cold prompt that has waited its time goes before every shorter one that came later."""
+    bench = one_by_one()
+    bench.ask([7] * 40, max_tokens=1)
+    busy = bench.submit([5] * 8, max_tokens=3)
+    cold = bench.submit([9] * 60, max_tokens=1)
+    bench.step()
+    bench.clock.tick(AGED_S)
+    suffix = bench.submit([*([7] * 40), 1], max_tokens=1)
+    assert ends(bench, [busy, cold, suffix]) == [busy, cold, suffix]
+
+
+def test_a_higher_priority_goes_first() -> None:
+    """The operator's word counts before the length."""
+    bench = one_by_one()
+    low = bench.submit([1] * 5, max_tokens=1)
+    high = bench.submit([2] * 50, max_tokens=1, keep=Keep(priority=90))
+    assert ends(bench, [low, high]) == [high, low]
+
+
+def test_a_tenant_that_sends_twelve_at_once_competes_with_itself() -> None:
+    """Another tenant's one request takes the next place but one, not the thirteenth."""
+    bench = Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, blocks=256, step_tokens=8, max_num_seqs=2)
+    many = [bench.submit([n, 1, 2, 3], max_tokens=6, tenant="many") for n in range(12)]
+    few = bench.submit([40] * 6, max_tokens=6, tenant="few")
+    order = ends(bench, [*many, few])
+    assert order.index(few) <= 2
+
+
+@pytest.mark.parametrize(
+    ("decode_s", "prefill_s", "limit"),
+    [(0.05, 0.25, 750), (0.05, 1.05, 150), (0.05, 10.0, LEAST_TOKENS), (0.0, 0.1, 1000)],
+)
+def test_a_chunk_keeps_the_pace(decode_s: float, prefill_s: float, limit: int) -> None:
+    """A chunk is what fits between a decode and the target, within its bounds."""
+    pace = Pace(0.2, 1000)
+    for _ in range(100):
+        pace.measured(0, decode_s)
+    for _ in range(100):
+        pace.measured(1000, prefill_s)
+    assert abs(pace.limit(answering=True) - limit) <= 1
+    assert pace.limit(answering=False) == 1000
+
+
+def test_before_anything_is_measured_a_step_is_whole() -> None:
+    """No guess is made about a machine."""
+    assert Pace(0.2, 512).limit(answering=True) == 512
+
+
+def test_a_decode_waits_for_one_chunk_at_most() -> None:
+    """Beside an answer, all prefills together get one chunk a step."""
+    bench = Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, blocks=256, step_tokens=200, max_num_seqs=4)
+    bench.core.scheduler.pace._token_s = 0.2 / 40
+    answer = bench.submit([1, 2, 3], max_tokens=50)
+    bench.step()
+    for n in range(2):
+        bench.submit([n + 10] * 100, max_tokens=1)
+    before = bench.core.stats().projected_tokens_total
+    bench.step()
+    assert bench.core.stats().projected_tokens_total - before == 1 + 40
+    bench.run()
+    assert len(bench.answers[answer].tokens) == 50
