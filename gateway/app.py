@@ -174,10 +174,14 @@ async def health(_: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    """GET /ready: whether a request would be served now."""
+    """GET /ready: whether a request would be served now.
+
+    A gateway with an engine of its own waits for its first start; once that has been there, a well upstream is enough.
+    """
     backend, draining = request.app[BACKEND], request.app[DRAIN].draining
     well = [name for name, one in request.app[RELAY].fleet.replicas.items() if one.well]
-    is_ready = not draining and (backend.card is not None or bool(well))
+    started = EXCHANGES not in request.app or backend.restarts > 0
+    is_ready = not draining and (backend.card is not None or (started and bool(well)))
     return web.json_response(
         {
             "ready": is_ready,

@@ -135,6 +135,8 @@ class Relay:
             fault = outcome == "failed"
         except (asyncio.CancelledError, GeneratorExit, ConnectionError):  # ConnectionError: writing to the client
             outcome, status = "cancelled", CLIENT_LEFT
+            if attempt is not None and attempt.tap.ended and attempt.tap.error is None:
+                outcome, status, fault = "finished", 200, False  # it left with all of its answer
             raise
         except GatewayError as error:
             status = problem_of(error).status
