@@ -18,7 +18,7 @@ class Coalescing:
 
     def __init__(self, block_tokens: int) -> None:
         self._block = block_tokens
-        self._shared: dict[tuple[str, str], int] = {}
+        self._shared: dict[str, dict[str, int]] = {}  # by who waits, then by whom it was compared with
         self._since: dict[str, int] = {}  # by who waits: the tokens it could have read when it came
         self.saved_tokens = 0  # that were read and nobody had computed when who read them came
 
@@ -41,6 +41,7 @@ class Coalescing:
     def came(self, sequence: Sequence, matched: int) -> None:
         """Hear of a new sequence, of which `matched` tokens are known."""
         self._since[sequence.request.id] = matched
+        self._shared.pop(sequence.request.id, None)
 
     def admitted(self, sequence: Sequence, read: int) -> None:
         """Hear that a sequence runs, with `read` tokens found: what others computed since it came was saved."""
@@ -51,8 +52,7 @@ class Coalescing:
     def forget(self, request_id: str) -> None:
         """Hear that a sequence is gone."""
         self._since.pop(request_id, None)
-        for pair in [pair for pair in self._shared if request_id in pair]:
-            del self._shared[pair]
+        self._shared.pop(request_id, None)
 
     def _leads(self, other: Sequence) -> bool:
         if other.phase is not Phase.PREFILL or other.hold is None or not other.request.cached:
@@ -69,12 +69,12 @@ class Coalescing:
 
     def _common(self, one: Sequence, other: Sequence) -> int:
         """Return how many leading tokens two sequences share, in whole blocks. O(tokens) once a pair."""
-        pair = (one.request.id, other.request.id)
-        if pair not in self._shared:
+        known = self._shared.setdefault(one.request.id, {})
+        if other.request.id not in known:
             ends = min(len(one.readable), len(other.tokens))
             stride = self._block * TOKEN_BYTES
-            self._shared[pair] = agreeing(one.readable[:ends], bytes(other.tokens[:ends])) // stride * self._block
-        return self._shared[pair]
+            known[other.request.id] = agreeing(one.readable[:ends], bytes(other.tokens[:ends])) // stride * self._block
+        return known[other.request.id]
 
 
 def agreeing(one: bytes, other: bytes) -> int:

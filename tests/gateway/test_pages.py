@@ -23,7 +23,6 @@ URL = re.compile(rb"""\b(?:https?:)?//[\w.-]+\.\w+[^\s"'<)]*""")
 NAMED = {  # a name that nothing fetches, and where the chart library says that it is from
     "ui.js": {b"http://www.w3.org/2000/svg"},
     "icon.svg": {b"http://www.w3.org/2000/svg"},
-    "views/fleet.js": {b"http://127.0.0.1:8000/v1"},  # of the example that an empty view shows
     "vendor/uPlot/uPlot.iife.min.js": {b"https://github.com/leeoniya/uPlot"},
 }
 
