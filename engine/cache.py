@@ -3,6 +3,7 @@
 Owns the pool, the radix tree and every sequence's hold. Knows no torch and no clock. Rules:
 - a block is free (pool), cached (tree) or private to one hold; nothing else may name it;
 - a hold's first `published` blocks belong to the tree and are leased, the rest are its own;
+- the last block of a sequence, computed in part, stays too: the next one writes on in it, or copies it;
 - at least one token of a prompt is always left to compute, because logits come only from computed tokens;
 - a mark is promised whole or not at all, and only as far as the promise budget goes.
 """
@@ -100,9 +101,17 @@ class PrefixCache:
         ]
         return kept_marks(request, granted, now=now)
 
-    def release(self, hold: Hold, *, now: float) -> None:
-        """Let go: private blocks are free at once, leased ones stay cached until their deadline."""
+    def release(self, hold: Hold, tokens: bytearray, computed: int, *, now: float) -> None:
+        """Let go: leased blocks stay cached until their deadline, as does the last one that is computed in part.
+
+        The other private blocks are free at once.
+        """
         private = hold.table[hold.published :]
+        size, held = self.block_tokens, hold.plan.held
+        start = hold.published * size
+        if held is not None and held.deadline > now and hold.copy is None and 0 < computed - start < size:
+            partial = bytes(tokens[start * TOKEN_BYTES : computed * TOKEN_BYTES])
+            self.pool.give(self.tree.keep_partial(hold.lease, partial, private.pop(0), now, held))
         self._settle(hold, hold.reserved)
         self.pool.give(self.tree.release(hold.lease, now))
         self.pool.give(private)
@@ -187,11 +196,14 @@ class PrefixCache:
         return Retention(klass=keep.held_klass, ttl_s=ttl_s, since=since, sliding=keep.sliding)
 
     def _copy_tail(self, hold: Hold, *, now: float) -> None:
-        """Plan the copy of the best partial block, if a block is to be had for it."""
-        tail = hold.lease.tail
+        """Go on with the best partial block, or plan its copy if a block is to be had for it."""
+        tail, held = hold.lease.tail, hold.plan.held
         if tail is None:
             return
-        if target := self._take(1, hold.table.last, now=now):
+        if held is not None and (block := self.tree.adopt(hold.lease, held, now)) is not None:
+            hold.table.append([block])
+            hold.ready += tail.tokens
+        elif target := self._take(1, hold.table.last, now=now):
             hold.copy = TailCopy(tail.payload, target[0], tail.tokens)
             hold.table.append(target)
             hold.ready += tail.tokens

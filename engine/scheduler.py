@@ -113,7 +113,7 @@ class Scheduler:
         """Queue a new sequence."""
         self._by_id[sequence.request.id] = sequence
         self._waiting.append(sequence)
-        self.coalescing.came(sequence, self._peek(sequence, now=sequence.submitted).tokens)
+        self.coalescing.came(sequence, self._peek(sequence, now=sequence.submitted).readable)
 
     def confine(self, request_id: str, matcher: Matcher) -> None:
         """Let a waiting sequence go on, now that its grammar is compiled."""
@@ -202,7 +202,7 @@ class Scheduler:
         if self.running >= self.max_num_seqs:
             return None
         matches = {one: self._peek(one, now=now) for one in order.candidates(self._waiting)}
-        work = {one: one.length - match.tokens for one, match in matches.items()}
+        work = {one: one.length - match.readable for one, match in matches.items()}
         for sequence in order.ranked(matches, self._running, work.__getitem__, now=now):
             if self.coalescing.leader(sequence, matches[sequence].tokens, self._running) is not None:
                 continue
@@ -256,7 +256,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, *, now: float) -> None:
         assert sequence.hold is not None
         self._running.remove(sequence)
-        self.cache.release(sequence.hold, now=now)
+        self.cache.release(sequence.hold, sequence.tokens, sequence.computed, now=now)
         sequence.preempt()
         self._waiting.appendleft(sequence)
         self.counters.preempted += 1
@@ -323,5 +323,5 @@ class Scheduler:
         self.coalescing.forget(sequence.request.id)
         del self._by_id[sequence.request.id]
         if sequence.hold is not None:
-            self.cache.release(sequence.hold, now=now)
+            self.cache.release(sequence.hold, sequence.tokens, sequence.computed, now=now)
             sequence.hold = None

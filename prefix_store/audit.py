@@ -34,7 +34,7 @@ def check(tree: RadixTree[Any]) -> None:
     assert +entries == +census.entries and +entry_blocks == +census.entry_blocks, "a class is miscounted"
     assert tree.spans.written == census.blocks + tree.spans.lifetime.blocks, "a block went untold"
     purged = sum(len(node.payload) for node in nodes if node.detached)
-    assert tree.gone.total() == tree.spans.lifetime.blocks + purged, "a block went without a cause"
+    assert tree.gone.total() + tree.grown == tree.spans.lifetime.blocks + purged, "a block went without a cause"
     assert sum(len(node.payload) for node in nodes if not node.leases) == census.idle, "idle blocks are miscounted"
     assert tree.tombstones.blocks == sum(stone.blocks for stone in tree.tombstones), "tombstones are miscounted"
     for namespace, top in tree.roots.items():
@@ -52,7 +52,10 @@ def check(tree: RadixTree[Any]) -> None:
 def _check_node(node: Node[Any], block_tokens: int) -> None:
     stride = block_tokens * TOKEN_BYTES
     assert node.payload, "a node without blocks"
-    assert len(node.tokens) == len(node.payload) * stride, "tokens and payload disagree"
+    partial = 0 < len(node.tokens) < stride and not node.children
+    assert len(node.tokens) == len(node.payload) * stride or (len(node.payload) == 1 and partial), (
+        "tokens and payload disagree"
+    )
     assert len(node.payload) == sum(blocks for _, blocks in node.births), "births and payload disagree"
     assert node.births == sorted(node.births, key=lambda birth: birth[0]), "a later block is older"
     assert len(node.hashes) == len(node.payload) * HASH_BYTES, "hashes and payload disagree"
@@ -60,7 +63,7 @@ def _check_node(node: Node[Any], block_tokens: int) -> None:
         assert node.leases or node.children, "a purged node stays without a lease"
         return
     assert node.parent is not None, "a node without a parent"
-    expected = chain(BlockHash(node.parent.last_hash), node.tokens, block_tokens)
+    expected = chain(BlockHash(node.parent.last_hash), node.tokens, min(block_tokens, node.length))
     assert node.hashes == expected, "a broken chain"
     assert node.deadline <= node.parent.deadline, "a parent would go before its child"
     assert not node.idle_leaf or node.queued == EVERY_QUEUE, "an idle leaf is in no queue"

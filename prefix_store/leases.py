@@ -28,6 +28,11 @@ class Match(Generic[P]):
     tail: Tail[P] | None
     idle: int  # of the whole blocks, those on no leased path
 
+    @property
+    def readable(self) -> int:
+        """Tokens that need not be computed, the partial block's among them."""
+        return self.tokens + (self.tail.tokens if self.tail else 0)
+
 
 class Lease(Generic[P]):
     """A hold on a path while a request works. Given by `lease`, ended by `release`; only the tree writes it."""

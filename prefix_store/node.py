@@ -1,7 +1,8 @@
 """One node of the radix tree: a run of blocks that always belong together.
 
 Plain data; only the tree writes it. Rule: `tokens`, `hashes` and `payload` speak of the same blocks, and children are
-ordered by the bytes of their first block, so that an exact child and the nearest ones are a bisect away.
+ordered by the bytes of their first block, so that an exact child and the nearest ones are a bisect away. A node may
+also be a partial block: one payload, fewer tokens than a block has, and never a child.
 """
 
 from __future__ import annotations
@@ -111,6 +112,11 @@ class Node(Generic[P]):
         return self.births[0][0]
 
     @property
+    def length(self) -> int:
+        """Tokens of the run."""
+        return len(self.tokens) // TOKEN_BYTES
+
+    @property
     def last_hash(self) -> bytes:
         """The chain up to the node's end."""
         return self.hashes[-HASH_BYTES:]
@@ -119,6 +125,16 @@ class Node(Generic[P]):
         """Return the child whose first block is `key`. O(log children)."""
         at = bisect_left(self.keys, key)
         return self.children[at] if at < len(self.keys) and self.keys[at] == key else None
+
+    def covering(self, beginning: bytes) -> Node[P] | None:
+        """Return a child whose first block begins with `beginning`. O(log children)."""
+        at = bisect_left(self.keys, beginning)
+        return self.children[at] if at < len(self.keys) and self.keys[at].startswith(beginning) else None
+
+    def partials(self, block: bytes) -> list[Node[P]]:
+        """Return the children that are a beginning of `block` and shorter. O(tokens of a block · log children)."""
+        cuts = range(TOKEN_BYTES, len(block), TOKEN_BYTES) if self.children else ()
+        return [child for cut in cuts if (child := self.child(block[:cut])) is not None]
 
     def attach(self, child: Node[P], key: bytes) -> None:
         """Add a child under its first block."""

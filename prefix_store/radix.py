@@ -37,6 +37,7 @@ class RadixTree(Generic[P]):
         self.spans = Spans()
         self.gone: Counter[Fate] = Counter()  # blocks by what became of them
         self.tombstones = Tombstones(remember)
+        self.grown = 0  # partial blocks that became part of a longer one
         self.broken: Counter[tuple[str, str]] = Counter()  # promised blocks that went too early, by (class, tenant)
         self._stride = block_tokens * TOKEN_BYTES
         self._roots: dict[Namespace, Node[P]] = {}
@@ -134,10 +135,10 @@ class RadixTree(Generic[P]):
         Blocks that the tree has already are not stored twice; they are renewed, since they have been written again.
         After a purge of the path or its tenant nothing is stored: the caller keeps its payload. O(tokens + nodes).
         """
-        if lease.node.detached or lease.generation != self._purges.get(lease.node.namespace.tenant, 0):
+        if self._purged(lease):
             return Published(list(payload), [], stored=False)
         assert len(tokens) == len(payload) * self._stride, "publish takes whole blocks"
-        above, node, at, held = lease.node, lease.node, 0, []
+        above, node, at, held, covered = lease.node, lease.node, 0, [], []
         while at < len(tokens) and (child := node.child(tokens[at : at + self._stride])) is not None:
             shared = common_tokens(child.tokens, tokens[at : at + len(child.tokens)]) // self.block_tokens
             if shared < len(child.payload):
@@ -148,11 +149,50 @@ class RadixTree(Generic[P]):
             node, at = child, at + len(child.tokens)
         fresh = list(payload[len(held) :])
         if fresh:
+            covered = self._cover(node, tokens[at : at + self._stride], retention, now)
             node = self._append(node, tokens[at:], fresh, retention, now)
         lease.node, lease.tokens = node, lease.tokens + len(payload) * self.block_tokens
         if payload:
             lifetimes.lift(above, retention.deadline, node)
-        return Published(held + fresh, list(payload[: len(held)]))
+        return Published(held + fresh, [*payload[: len(held)], *covered])
+
+    def keep_partial(self, lease: Lease[P], tokens: bytes, payload: P, now: float, retention: Retention) -> list[P]:
+        """Keep a block of which only `tokens` are written, below the lease's end: the next reader goes on from it.
+
+        Return what is free now: shorter beginnings of it, and `payload` itself if its tokens are known or were purged.
+        """
+        assert 0 < len(tokens) < self._stride, "a partial block has some tokens, not all"
+        if self._purged(lease):
+            return [payload]
+        if (known := lease.node.covering(tokens)) is not None:
+            known = self._split(known, 1) if len(known.payload) > 1 else known
+            self._write(known, retention, now)
+            lifetimes.lift(lease.node, retention.deadline, known)
+            self._settle(known)
+            return [payload]
+        covered = self._cover(lease.node, tokens, retention, now)
+        hashes = chain(BlockHash(lease.node.last_hash), tokens, len(tokens) // TOKEN_BYTES)
+        node = Node(lease.node, tokens, hashes, [payload], retention, now, lease.node.namespace)
+        node.renewed = retention.since
+        self._enter(lease.node, node)
+        lifetimes.lift(lease.node, retention.deadline, node)
+        self._settle(node)
+        return covered
+
+    def adopt(self, lease: Lease[P], retention: Retention, now: float) -> P | None:
+        """Take the partial block that a lease's tail is out of the tree, for its new owner to write on.
+
+        None where it is to be copied from: others read it, only a part of it agrees, or it is kept for longer than
+        what is written now will be.
+        """
+        tail = lease.tail
+        if tail is None or tail.tokens != tail.node.length or tail.node.leases != 1 or tail.node.detached:
+            return None
+        if tail.node.kept is not Kept.HELD or not now < tail.node.deadline <= retention.deadline:
+            return None
+        self.release_tail(lease, now)
+        (payload,) = self._absorb(tail.node, now)
+        return payload
 
     def release(self, lease: Lease[P], now: float) -> list[P]:
         """End a lease. Return the payload that expired or was purged meanwhile and is free now. O(nodes)."""
@@ -273,21 +313,43 @@ class RadixTree(Generic[P]):
         """Add fresh blocks below `node`, whose one lease is the writer's; return the new end, leased."""
         hashes = chain(BlockHash(node.last_hash), tokens, self.block_tokens)
         self.tombstones.forget(hashes[:HASH_BYTES])
-        self.spans.come(len(payload))
         if node.leases == 1 and not node.children and _as_written(node, retention):  # the same request goes on
             node.tokens += tokens
             node.hashes += hashes
             node.payload += payload
             node.births.append((now, len(payload)))
             node.used = now
+            self.spans.come(len(payload))
             self.census.add(node, len(payload))
             return node
         child = Node(node, tokens, hashes, payload, retention, now, node.namespace)
         child.renewed, child.leases = retention.since, 1
-        node.attach(child, tokens[: self._stride])
-        self.census.come(child)
-        self.census.add(child, len(payload))
+        self._enter(node, child)
         return child
+
+    def _enter(self, above: Node[P], child: Node[P]) -> None:
+        above.attach(child, child.tokens[: self._stride])
+        self.spans.come(len(child.payload))
+        self.census.come(child)
+        self.census.add(child, len(child.payload))
+
+    def _cover(self, above: Node[P], block: bytes, retention: Retention, now: float) -> list[P]:
+        """Remove partial blocks that `block` goes beyond and outlives. Return what is free."""
+        free = [
+            child
+            for child in above.partials(block)
+            if not child.leases and child.kept is Kept.HELD and child.deadline <= retention.deadline
+        ]
+        return [payload for child in free for payload in self._absorb(child, now)]
+
+    def _absorb(self, partial: Node[P], now: float) -> list[P]:
+        """Take out a partial block that lives on in a longer one."""
+        self.grown += 1
+        return self._remove(partial, now)
+
+    def _purged(self, lease: Lease[P]) -> bool:
+        """Whether the path or its tenant was purged since the lease began."""
+        return lease.node.detached or lease.generation != self._purges.get(lease.node.namespace.tenant, 0)
 
     def _write(self, node: Node[P], retention: Retention, now: float) -> None:
         """Take note that an existing block was written again or asked for."""

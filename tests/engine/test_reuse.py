@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from engine.messages import Sampling
+from engine.block_table import BlockTable
+from engine.messages import Abort, Sampling
 from tests.engine.workbench import VOCAB, Bench, close, plain_answer, plain_logits, tiny_module
 
 B = 4  # block_tokens of the bench
@@ -103,7 +105,7 @@ def test_the_same_cold_prompt_eight_times_at_once(bench, module):
     assert [bench.answers[i].tokens for i in ids] == [expected] * 8
     stats = bench.core.stats()
     assert stats.blocks_held == 0 and stats.blocks_free + stats.blocks_cached == 64
-    assert stats.blocks_cached == (5 * B + 8 - 1) // B
+    assert stats.blocks_cached == -(-(5 * B + 8 - 1) // B)
     assert bench.ask(tokens).tokens == expected[:3]
 
 
@@ -261,5 +263,41 @@ def test_a_conversation_reads_everything_it_said_before(bench, module):
         answer = bench.ask(history, max_tokens=5)
         assert answer.tokens == plain_answer(module, history, 5)
         assert answer.prefilled.read == before
-        before = (len(history) + 4) // B * B
+        before = len(history) + 4
         history += answer.tokens + prompt(6, seed=turn)
+
+
+def test_a_conversation_stays_in_one_extent(bench):
+    """Each turn writes on in the block that the last one left half full, so that nothing is copied or scattered."""
+    tree, history = bench.core.cache.tree, prompt(11)
+    for turn in range(6):
+        history += bench.ask(history, max_tokens=5).tokens
+        (namespace,) = tree.roots
+        found = tree.peek(namespace, np.asarray(history, dtype="<u4").tobytes(), bench.clock.now)
+        assert found.tail is not None and found.readable == len(history) - 1
+        assert len(BlockTable(B, [*found.payload, found.tail.payload]).extents(len(history))) == 1
+        history += prompt(6 - (turn == 2), seed=turn + 1)
+
+
+def test_two_that_go_on_from_one_answer_at_once(bench, module):
+    """Of two branches that start together one writes on in the half full block, the other one answers right too."""
+    history = prompt(11)
+    history += bench.ask(history, max_tokens=5).tokens
+    branches = [history + prompt(7, seed=seed) for seed in (1, 2)]
+    ids = [bench.submit(branch, max_tokens=4) for branch in branches]
+    bench.run()
+    assert [bench.answers[i].tokens for i in ids] == [plain_answer(module, branch, 4) for branch in branches]
+    assert bench.answers[ids[0]].prefilled.read == 15
+    assert bench.ask(history + prompt(7, seed=3)).prefilled.read == 16  # both have computed the last of it
+
+
+def test_a_client_that_leaves_gives_the_half_full_block_back(bench):
+    """What was taken to be written on is read again by the next one, however far who took it came."""
+    history = prompt(11)
+    history += bench.ask(history, max_tokens=5).tokens
+    for _ in range(3):
+        request = bench.submit(history + prompt(7), max_tokens=4)
+        bench.core.scheduler.plan(now=bench.clock.now)
+        bench.core.handle(Abort(id=request))
+        bench.core.scheduler.check()
+    assert bench.ask(history + prompt(7)).prefilled.read == 15

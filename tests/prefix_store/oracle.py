@@ -6,7 +6,7 @@ blocks may rightly go first it does not choose, it judges what the tree chose.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -72,7 +72,7 @@ class Oracle:
         wanted = tokens[len(end) :]
         shared = {}
         for (other, path), block in self.blocks.items():
-            if other == namespace and len(path) == len(end) + self.block_tokens and path[: len(end)] == end:
+            if other == namespace and 0 < len(path) - len(end) <= self.block_tokens and path[: len(end)] == end:
                 count = min(common(path[len(end) :], wanted), self.block_tokens - 1)
                 if count and now < block.deadline:
                     shared[block.payload] = count
@@ -102,8 +102,38 @@ class Oracle:
         freed = []
         while end and self._idle_leaf((namespace, end)) and self.blocks[namespace, end].deadline <= now:
             freed.append(self._go((namespace, end), now).payload)
-            end = end[: -self.block_tokens]
+            end = end[: -(len(end) % self.block_tokens or self.block_tokens)]
         return freed
+
+    def keep_partial(
+        self, namespace: Namespace, end: Tokens, tokens: Tokens, payload: int, now: float, retention: Retention
+    ) -> list[int]:
+        """Keep a block with fewer tokens than it has room for; return what is free."""
+        path = end + tokens
+        known = [
+            longer
+            for other, longer in self.blocks
+            if other == namespace and longer[: len(path)] == path and len(longer) <= len(end) + self.block_tokens
+        ]
+        if known:
+            self._write(self.blocks[namespace, min(known)], retention, now)
+            self._agree(self._path(namespace, min(known)))
+            return [payload]
+        free = self._cover(namespace, path, retention, now)
+        self.blocks[namespace, path] = Block(payload, retention, retention.kept, retention.deadline, now, now)
+        self._agree(self._path(namespace, path))
+        return free
+
+    def adopt(
+        self, namespace: Namespace, tail_end: Tokens, shared: int, now: float, retention: Retention
+    ) -> int | None:
+        """Take a partial block out for its only reader, who has let go of it, if it may be written on."""
+        block = self.blocks[namespace, tail_end]
+        whole = len(tail_end) % self.block_tokens == shared
+        if whole and block.holds == 1 and block.kept is Kept.HELD and now < block.deadline <= retention.deadline:
+            self.let_go(namespace, tail_end, now)
+            return self._go((namespace, tail_end), now).payload
+        return None
 
     def publish(
         self,
@@ -115,23 +145,20 @@ class Oracle:
         retention: Retention,
     ) -> tuple[list[int], list[int]]:
         """Write the blocks after a held `end` and hold them too. Return what the store has for them, and the spare."""
-        kept, spare = [], []
+        kept, spare, covered = [], [], []
         for index, mine in enumerate(payload):
             key = (namespace, end + tokens[: (index + 1) * self.block_tokens])
             block = self.blocks.get(key)
             if block is None:
+                covered += self._cover(namespace, key[1], retention, now)
                 block = self.blocks[key] = Block(mine, retention, retention.kept, retention.deadline, now, now)
             else:
                 spare.append(mine)
-                alive = now < block.deadline
-                block.kept = max(block.kept, retention.kept) if alive else retention.kept
-                if not alive or retention.deadline > block.deadline:
-                    block.retention = retention
-                block.deadline = max(block.deadline, retention.deadline)
+                self._write(block, retention, now)
             block.holds += 1
             kept.append(block.payload)
         self._agree(self._path(namespace, end + tokens))
-        return kept, spare
+        return kept, spare + covered
 
     def judge_evicted(self, freed: Sequence[int], count: int, now: float) -> None:
         """Take out what a tree evicted, and raise unless exactly that had to go."""
@@ -148,13 +175,14 @@ class Oracle:
         """Return how many blocks are expired and idle leaves."""
         return sum(self._idle_leaf(key) and block.deadline <= now for key, block in self.blocks.items())
 
-    def _take(self, freed: Iterable[int], now: float) -> int:
-        """Take blocks out one by one, each the first in order at its moment. Return how many had expired."""
+    def _take(self, freed: Sequence[int], now: float) -> int:
+        """Take blocks out one by one, each among the first at its moment. Return how many had expired."""
         left, expired = set(freed), 0
         while left:
             order = {key: self._rank(block, now) for key, block in self.blocks.items() if self._idle_leaf(key)}
             first = min(order.values())
-            key = next(key for key in order if order[key] == first and self.blocks[key].payload in left)
+            ready = {self.blocks[key].payload: key for key in order if order[key] == first}
+            key = ready[next(payload for payload in freed if payload in left and payload in ready)]
             block = self._go(key, now)
             left.remove(block.payload)
             if block.deadline <= now:
@@ -162,6 +190,24 @@ class Oracle:
             else:
                 self.idle_before_evict.add(now - block.used)
         return expired
+
+    def _write(self, block: Block, retention: Retention, now: float) -> None:
+        alive = now < block.deadline
+        block.kept = max(block.kept, retention.kept) if alive else retention.kept
+        if not alive or retention.deadline > block.deadline:
+            block.retention = retention
+        block.deadline = max(block.deadline, retention.deadline)
+        block.used = now
+
+    def _cover(self, namespace: Namespace, path: Tokens, retention: Retention, now: float) -> list[int]:
+        """Take out the partial blocks that the one at the end of `path` goes beyond and outlives."""
+        above = (len(path) - 1) // self.block_tokens * self.block_tokens
+        free = []
+        for cut in range(above + 1, len(path)):
+            block = self.blocks.get((namespace, path[:cut]))
+            if block and not block.holds and block.kept is Kept.HELD and block.deadline <= retention.deadline:
+                free.append(self._go((namespace, path[:cut]), now).payload)
+        return free
 
     def _go(self, key: Key, now: float) -> Block:
         block = self.blocks.pop(key)
@@ -190,11 +236,13 @@ class Oracle:
             below = max(below, block.deadline)
 
     def _path(self, namespace: Namespace, end: Tokens) -> list[Block]:
-        stops = range(self.block_tokens, len(end) + 1, self.block_tokens)
+        stops = range(self.block_tokens, len(end) + self.block_tokens, self.block_tokens)
         return [self.blocks[namespace, end[:stop]] for stop in stops]
 
     def _idle_leaf(self, key: Key) -> bool:
         namespace, path = key
+        if len(path) % self.block_tokens:
+            return not self.blocks[key].holds
         below = (other for other, longer in self.blocks if other == namespace and longer[: len(path)] == path)
         return not self.blocks[key].holds and sum(1 for _ in below) == 1  # itself
 

@@ -13,6 +13,17 @@ from tests.prefix_store.twins import BLOCK, CLASSES, Twins, space
 
 SPACES = (space(), space(partition="blue"))
 CAPACITY = 24  # blocks, beyond which the walk makes room
+ODDS = {
+    "lease": 5,
+    "publish": 8,
+    "release": 5,
+    "copied": 1,
+    "partial": 2,
+    "adopt": 2,
+    "evict": 1,
+    "sweep": 1,
+    "wait": 5,
+}
 
 spaces = st.sampled_from(SPACES)
 prompts = st.lists(st.integers(0, 1), max_size=11).map(tuple)
@@ -39,6 +50,16 @@ class Orders(RuleBasedStateMachine):
     def publish(self, data, blocks):
         tokens = data.draw(st.lists(st.integers(0, 1), min_size=blocks * BLOCK, max_size=blocks * BLOCK))
         self.twins.publish(data.draw(st.sampled_from(self.twins.requests)), tuple(tokens))
+
+    @precondition(lambda self: self.twins.requests)
+    @rule(data=st.data(), token=st.integers(0, 1))
+    def keep_partial(self, data, token):
+        self.twins.keep_partial(data.draw(st.sampled_from(self.twins.requests)), (token,))
+
+    @precondition(lambda self: self.twins.requests)
+    @rule(data=st.data())
+    def adopt(self, data):
+        self.twins.adopt(data.draw(st.sampled_from(self.twins.requests)))
 
     @precondition(lambda self: self.twins.requests)
     @rule(data=st.data())
@@ -74,29 +95,27 @@ Orders.TestCase.settings = settings(max_examples=150, stateful_step_count=40, de
 TestOrders = Orders.TestCase
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_twenty_thousand_random_steps(seed):
+@pytest.mark.parametrize(("seed", "block"), [(1, 2), (2, 4)])
+def test_twenty_thousand_random_steps(seed, block):
     """After each of 20,000 random steps the tree says what the slow truth says, and evictable + locked = total."""
-    walk(random.Random(seed), 20_000)
+    walk(random.Random(seed), 20_000, block)
 
 
-def walk(dice: random.Random, steps: int) -> None:
+def walk(dice: random.Random, steps: int, block: int = BLOCK) -> None:
     """Take random steps on both, mostly the ones that build."""
-    twins = Twins()
+    twins = Twins(block)
     for _ in range(steps):
         request = dice.choice(twins.requests) if twins.requests else None
         namespace, tokens = dice.choice(SPACES), tuple(dice.choices((0, 1), k=dice.randrange(12)))
-        match dice.choices(("lease", "publish", "release", "copied", "evict", "sweep", "wait"), (5, 8, 5, 1, 1, 1, 5))[
-            0
-        ]:
+        match step := dice.choices(list(ODDS), list(ODDS.values()))[0]:
             case "lease" if len(twins.requests) < 6:
                 twins.lease(namespace, tokens, dice.choice(sorted(CLASSES)))
             case "publish" if request and len(request.end) < 14:
-                twins.publish(request, tuple(dice.choices((0, 1), k=dice.randrange(4) * BLOCK)))
-            case "release" if request:
-                twins.release(request)
-            case "copied" if request:
-                twins.copied(request)
+                twins.publish(request, tuple(dice.choices((0, 1), k=dice.randrange(4) * block)))
+            case "partial" if request:
+                twins.keep_partial(request, tuple(dice.choices((0, 1), k=dice.randrange(1, block))))
+            case "release" | "copied" | "adopt" if request:
+                getattr(twins, step)(request)
             case "evict":
                 twins.evict(dice.randrange(5))
             case "sweep":

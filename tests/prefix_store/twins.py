@@ -81,11 +81,15 @@ class Request:
 class Twins:
     """A tree and its truth, with a hand clock."""
 
-    tree: RadixTree[int] = field(default_factory=lambda: RadixTree(BLOCK))
-    oracle: Oracle = field(default_factory=lambda: Oracle(BLOCK))
+    block: int = BLOCK
+    tree: RadixTree[int] = field(init=False)
+    oracle: Oracle = field(init=False)
     now: float = 0.0
     requests: list[Request] = field(default_factory=list)
     names: count[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self.tree, self.oracle = RadixTree(self.block), Oracle(self.block)
 
     def peek(self, namespace: Namespace, tokens: Tokens) -> None:
         """Look, and see that looking changed nothing."""
@@ -122,12 +126,31 @@ class Twins:
 
     def publish(self, request: Request, tokens: Tokens) -> None:
         """Write whole blocks after a lease."""
-        mine = [next(self.names) for _ in range(len(tokens) // BLOCK)]
+        mine = [next(self.names) for _ in range(len(tokens) // self.block)]
         got = self.tree.publish(request.lease, pack(tokens), mine, self.now, request.retention)
         kept, spare = self.oracle.publish(request.namespace, request.end, tokens, mine, self.now, request.retention)
         assert (got.payload, got.spare) == (kept, spare)
         request.end += tokens
         assert request.lease.tokens == len(request.end)
+
+    def keep_partial(self, request: Request, tokens: Tokens) -> None:
+        """Keep a block that is not full after a lease."""
+        mine = next(self.names)
+        got = self.tree.keep_partial(request.lease, pack(tokens), mine, self.now, request.retention)
+        truth = self.oracle.keep_partial(request.namespace, request.end, tokens, mine, self.now, request.retention)
+        assert sorted(got) == sorted(truth)
+
+    def adopt(self, request: Request) -> None:
+        """Go on in the partial block that a lease found."""
+        tail = request.lease.tail
+        got = self.tree.adopt(request.lease, request.retention, self.now)
+        if tail is None or request.tail_end is None:
+            assert got is None
+            return
+        truth = self.oracle.adopt(request.namespace, request.tail_end, tail.tokens, self.now, request.retention)
+        assert got == truth
+        if got is not None:
+            request.tail_end = None
 
     def release(self, request: Request) -> None:
         """End a lease."""
@@ -171,9 +194,9 @@ class Twins:
             assert len(queue) <= 2 * stats.nodes + 64
         for node in self.tree.nodes():
             namespace, end = place(node)
-            first = len(end) - BLOCK * len(node.payload)
+            first = len(end) - node.length
             for index, payload in enumerate(node.payload):
-                truth = blocks[namespace, end[: first + (index + 1) * BLOCK]]
+                truth = blocks[namespace, end[: first + (index + 1) * self.block]]
                 assert payload == truth.payload
                 assert (node.deadline, node.kept, node.retention) == (truth.deadline, truth.kept, truth.retention)
                 assert bool(node.leases) == bool(truth.holds)
