@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from engine.block_pool import BlockId, BlockPool
 from engine.chunk import Chunk, Outcome
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -97,18 +98,40 @@ def plain_answer(module: LlamaForCausalLM, prompt: Items[int], count: int) -> li
     return tokens[len(prompt) :]
 
 
+class PoisonedPool(BlockPool):
+    """The real pool; the content of every block is spoilt the moment it is free, so that no stale read goes unseen."""
+
+    def __init__(self, size: int, spoil: Callable[[Items[BlockId]], None]) -> None:
+        super().__init__(size)
+        self._spoil = spoil
+        self.spoilt = 0  # blocks
+        spoil([BlockId(block) for block in range(size)])
+
+    def give(self, blocks: Iterable[BlockId]) -> None:
+        given = list(blocks)
+        super().give(given)
+        self._spoil(given)
+        self.spoilt += len(given)
+
+
 class RecordingRunner(Runner):
-    """The real runner; it also keeps the logits of each request's first sampled token and can be told to fail."""
+    """The real runner; it also keeps the logits of each request's sampled tokens and can be told to fail."""
 
     def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int) -> None:
         super().__init__(model, blocks=blocks, block_tokens=block_tokens)
         self.first_logits: dict[str, Tensor] = {}
+        self.sampled_logits: dict[tuple[str, int], Tensor] = {}  # by request and place of the token in its sequence
         self.fail_at_step: int | None = None
         self.steps = 0
         self.most_rows = 0  # of logits in one step
-        for keys, values in self.kv.pages:  # a slot that is read before it was written poisons the answer
-            keys.fill_(float("nan"))
-            values.fill_(float("nan"))
+
+    def spoil(self, blocks: Items[BlockId]) -> None:
+        """Fill blocks with NaN: a slot that is read before it was written poisons the answer."""
+        if blocks:
+            where = torch.tensor(blocks)
+            for keys, values in self.kv.pages:
+                keys.index_fill_(0, where, float("nan"))
+                values.index_fill_(0, where, float("nan"))
 
     def logits(self, chunks: Items[Chunk]) -> Tensor:
         self.steps += 1
@@ -118,7 +141,9 @@ class RecordingRunner(Runner):
         self.most_rows = max(self.most_rows, len(logits))
         sampling = [chunk for chunk in chunks if chunk.samples]
         for row, chunk in zip(logits[len(logits) - len(sampling) :], sampling, strict=True):
-            self.first_logits.setdefault(chunk.sequence.request.id, row.clone())
+            sequence = chunk.sequence
+            self.first_logits.setdefault(sequence.request.id, row.clone())
+            self.sampled_logits[sequence.request.id, sequence.length] = row.clone()
         return logits
 
 
@@ -128,6 +153,12 @@ class ScriptedRunner:
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         self.slots: dict[int, bytes] = {}
+
+    def spoil(self, blocks: Items[BlockId]) -> None:
+        """Forget what lay in blocks: reading it is an error."""
+        for block in blocks:
+            for at in range(self.block_tokens):
+                self.slots.pop(block * self.block_tokens + at, None)
 
     def run(self, chunks: Items[Chunk]) -> list[Outcome]:
         for chunk in chunks:
@@ -246,6 +277,7 @@ class Bench:
         self.executor: Any = executor or ByHand()
         grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos_ids, executor=self.executor)
         self.core = EngineCore(config, card, self.runner, self.clock, grammars=grammars)
+        self.core.cache.pool = PoisonedPool(blocks, runner.spoil)
         self.answers: dict[str, Answer] = {}
 
     def submit(self, prompt: Iterable[int], *, max_tokens: int = 3, sampling: Sampling = GREEDY, **extra: Any) -> str:
