@@ -60,13 +60,13 @@ class ByHand(Executor):
                 future.set_result(call())
 
 
-def tiny_module(seed: int = 0, vocab_size: int = VOCAB) -> LlamaForCausalLM:
+def tiny_module(seed: int = 0, vocab_size: int = VOCAB, hidden_size: int = 32) -> LlamaForCausalLM:
     """A random two-layer Llama with grouped heads, small enough for milliseconds."""
     torch.manual_seed(seed)
     register()
     config = LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=32,
+        hidden_size=hidden_size,
         intermediate_size=48,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -96,6 +96,37 @@ def plain_answer(module: LlamaForCausalLM, prompt: Items[int], count: int) -> li
     for _ in range(count):
         tokens.append(int(plain_logits(module, tokens).argmax()))
     return tokens[len(prompt) :]
+
+
+class Truth:
+    """The slow truth, remembered: the model's own eager forward over whole sequences, without any cache of ours."""
+
+    def __init__(self, module: LlamaForCausalLM) -> None:
+        self.module = module
+        self._after: dict[tuple[int, ...], Tensor] = {}  # logits [vocab] by the tokens they come after
+
+    @torch.inference_mode()
+    def learn(self, tokens: Items[int]) -> None:
+        """Make known what comes after every beginning of a sequence, by one forward over all of it."""
+        if tuple(tokens) in self._after:
+            return
+        self.module.set_attn_implementation("eager")
+        rows = self.module(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0].float()
+        self.module.set_attn_implementation(PAGED)
+        for end, row in enumerate(rows, 1):
+            self._after.setdefault(tuple(tokens[:end]), row.clone())
+
+    def after(self, tokens: Items[int]) -> Tensor:
+        """Logits of the token after these."""
+        self.learn(tokens)
+        return self._after[tuple(tokens)]
+
+    def answer(self, prompt: Items[int], count: int) -> list[int]:
+        """Greedy generation."""
+        tokens = list(prompt)
+        for _ in range(count):
+            tokens.append(int(self.after(tokens).argmax()))
+        return tokens[len(prompt) :]
 
 
 class PoisonedPool(BlockPool):
@@ -135,9 +166,9 @@ class RecordingRunner(Runner):
 
     def logits(self, chunks: Items[Chunk]) -> Tensor:
         self.steps += 1
-        if self.steps == self.fail_at_step:
-            raise RuntimeError("told to fail")
         logits = super().logits(chunks)
+        if self.steps == self.fail_at_step:  # with its keys and values written already
+            raise RuntimeError("told to fail")
         self.most_rows = max(self.most_rows, len(logits))
         sampling = [chunk for chunk in chunks if chunk.samples]
         for row, chunk in zip(logits[len(logits) - len(sampling) :], sampling, strict=True):
