@@ -15,7 +15,7 @@ import torch
 from structlog.testing import capture_logs
 
 from engine.messages import Keep, Order, Purge, Sampling
-from tests.engine.workbench import GREEDY, VOCAB, Bench, Truth, close, tiny_module
+from tests.engine.workbench import GREEDY, VOCAB, Bench, Truth, close, share_from, tiny_module
 
 BLOCK = 2
 BLOCKS = 12
@@ -30,7 +30,8 @@ def truth() -> Iterator[Truth]:
     """What the tiny model says without any cache; one thread, because its matrices are smaller than the waiting."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield Truth(tiny_module(hidden_size=16))
+    with share_from(1):
+        yield Truth(tiny_module(hidden_size=16))
     torch.set_num_threads(threads)
 
 

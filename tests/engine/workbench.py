@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.block_pool import BlockId, BlockPool
+from engine.cascade import share
 from engine.chunk import Chunk, Outcome
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -96,6 +100,14 @@ def plain_answer(module: LlamaForCausalLM, prompt: Items[int], count: int) -> li
     for _ in range(count):
         tokens.append(int(plain_logits(module, tokens).argmax()))
     return tokens[len(prompt) :]
+
+
+@contextmanager
+def share_from(least: int) -> Iterator[None]:
+    """Attend together to shared stretches of so few tokens, which in service would not be worth it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.batch.share", partial(share, least=least))
+        yield
 
 
 class Truth:
