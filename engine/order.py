@@ -6,13 +6,14 @@ Rules, the first that tells two sequences apart decides:
 - a higher priority;
 - the tenant that has less running, so that one which sends twelve requests at once competes with itself;
 - less to compute, so that a short suffix is not stuck behind a long cold prompt; then who came first.
-Among running prefills the one with least left goes first, and one admitted `AGED_S` ago before all.
+Among running prefills one admitted `AGED_S` ago goes before all that were not, then a higher priority, its own or that
+of a request which waits for what it computes, then the one with least left.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from engine.sequence import Sequence
 
@@ -52,11 +53,17 @@ def ranked(
     return sorted(sequences, key=rank)
 
 
-def prefills(running: Iterable[Sequence], *, now: float) -> list[Sequence]:
-    """Return the running sequences that are prefilled, the one to be computed first at the head."""
+def prefills(running: Iterable[Sequence], lent: Mapping[Sequence, int], *, now: float) -> list[Sequence]:
+    """Return the running sequences that are prefilled, the one to be computed first at the head.
 
-    def rank(sequence: Sequence) -> tuple[float, float]:
+    `lent` has the highest priority of those who wait for each.
+    """
+
+    def rank(sequence: Sequence) -> tuple[float, ...]:
         admitted = now if sequence.admitted is None else sequence.admitted
-        return (0, admitted) if now - admitted >= AGED_S else (1, sequence.remaining)
+        if now - admitted >= AGED_S:
+            return (0, admitted)
+        priority = max(sequence.request.keep.priority, lent.get(sequence, 0))
+        return (1, -priority, sequence.remaining)
 
     return sorted(running, key=rank)

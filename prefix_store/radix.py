@@ -134,7 +134,7 @@ class RadixTree(Generic[P]):
         Blocks that the tree has already are not stored twice; they are renewed, since they have been written again.
         After a purge of the path or its tenant nothing is stored: the caller keeps its payload. O(tokens + nodes).
         """
-        if lease.node.detached or lease.generation != self._purges.get(lease.node.namespace.tenant, 0):
+        if not self.storable(lease):
             return Published(list(payload), [], stored=False)
         assert len(tokens) == len(payload) * self._stride, "publish takes whole blocks"
         above, node, at, held = lease.node, lease.node, 0, []
@@ -153,6 +153,10 @@ class RadixTree(Generic[P]):
         if payload:
             lifetimes.lift(above, retention.deadline, node)
         return Published(held + fresh, list(payload[: len(held)]))
+
+    def storable(self, lease: Lease[P]) -> bool:
+        """Whether what this lease publishes is stored: not after a purge of its path or its tenant."""
+        return not lease.node.detached and lease.generation == self._purges.get(lease.node.namespace.tenant, 0)
 
     def release(self, lease: Lease[P], now: float) -> list[P]:
         """End a lease. Return the payload that expired or was purged meanwhile and is free now. O(nodes)."""
