@@ -160,7 +160,11 @@ class Scheduler:
         for sequence in decoding:
             compute(sequence)
         budget.tokens = min(budget.tokens, self.pace.limit(answering=bool(chunks)))
-        for sequence in self._prefills(now=now):
+        for sequence, weight in self._prefills(now=now):
+            while budget.tokens and self.counters.preempted == preempted and sequence.hold is not None:
+                if (short := self._admit(now=now, before=(sequence, weight, budget.tokens))) is None:
+                    break
+                compute(short)
             compute(sequence)
         chunks = [chunk for chunk in chunks if chunk.sequence.hold is not None]  # an older one may have preempted it
         while budget.tokens and self.counters.preempted == preempted and (admitted := self._admit(now=now)) is not None:
@@ -197,15 +201,18 @@ class Scheduler:
             assert sequence.hold.table.tokens >= sequence.computed, "K/V reach past the blocks"
             assert sequence.hold.published * self.cache.block_tokens <= sequence.computed, "published before computed"
 
-    def _prefills(self, *, now: float) -> list[Sequence]:
-        """Return the running prefills in the order in which they are computed."""
+    def _prefills(self, *, now: float) -> list[tuple[Sequence, int]]:
+        """Return the running prefills in the order in which they are computed, each with its priority or a lent one."""
         prefills = [sequence for sequence in self._running if sequence.phase is Phase.PREFILL]
-        if len(prefills) < 2:  # noqa: PLR2004 - an order takes two
-            return prefills
-        return order.prefills(prefills, self.coalescing.lent(self._waiting, prefills), now=now)
+        lent = self.coalescing.lent(self._waiting, prefills)
+        weights = {one: max(one.request.keep.priority, lent.get(one, 0)) for one in prefills}
+        return [(one, weights[one]) for one in order.prefills(weights, now=now)]
 
-    def _admit(self, *, now: float) -> Sequence | None:
-        """Start the next waiting sequence if it fits beside the running ones."""
+    def _admit(self, *, now: float, before: tuple[Sequence, int, int] | None = None) -> Sequence | None:
+        """Start the next waiting sequence if it fits beside the running ones.
+
+        `before` names a running prefill, its priority and the tokens left of the step: then only who overtakes it.
+        """
         if self.running >= self.max_num_seqs:
             return None
         back = {sequence for sequence, _ in self.coalescing.following(self._waiting, self._running)}
@@ -217,6 +224,10 @@ class Scheduler:
                 continue
             if self._running and not self._fits(sequence, matches[sequence]):
                 return None  # who is first in line keeps the room that becomes free
+            if before is not None:
+                running, weight, left = before
+                if work[sequence] > left or not order.overtakes(sequence, work[sequence], running, weight, now=now):
+                    return None
             return self._start(sequence, now=now)
         return None
 
