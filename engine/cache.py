@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.block_pool import BlockId, BlockPool
-from engine.block_table import BlockTable
+from engine.block_table import BlockTable, Scatter
 from engine.facts import kept_marks
 from engine.hold import Granted, Hold, KeepPlan, TailCopy
 from engine.messages import KeptMark, Order
@@ -42,6 +42,7 @@ class PrefixCache:
         self.pool = BlockPool(blocks)
         self.tree: RadixTree[BlockId] = RadixTree(block_tokens, remember=4 * blocks)
         self.terms = Terms(model=model, blocks=blocks)
+        self.scatter = Scatter()
         self._holds: set[Hold] = set()
 
     def admit(self, request: Request, readable: bytes, *, since: float, now: float) -> Hold:
@@ -102,6 +103,7 @@ class PrefixCache:
 
     def release(self, hold: Hold, *, now: float) -> None:
         """Let go: private blocks are free at once, leased ones stay cached until their deadline."""
+        self.scatter.add(hold.table)
         private = hold.table[hold.published :]
         self._settle(hold, hold.reserved)
         self.pool.give(self.tree.release(hold.lease, now))

@@ -6,14 +6,23 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-import torch
 
 from engine.block_pool import BlockId
 from engine.hold import Hold
 from engine.messages import Keep
 from engine.request import Request
 from prefix_store.chain import Namespace
-from tests.engine.workbench import GREEDY, VOCAB, Bench, Truth, close, share_from, tiny_module
+from tests.engine.workbench import (
+    GREEDY,
+    VOCAB,
+    Bench,
+    ScriptedRunner,
+    Truth,
+    close,
+    one_thread,
+    share_from,
+    tiny_module,
+)
 
 BLOCK = 4
 ALLOCATIONS, ROUNDS = 10_000, 50
@@ -24,12 +33,9 @@ ELSEWHERE = Namespace(
 
 @pytest.fixture(scope="module")
 def truth() -> Iterator[Truth]:
-    """What the tiny model says without any cache; one thread, because its matrices are smaller than the waiting."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with share_from(1):
+    """What the tiny model says without any cache; whatever sequences share is attended to together."""
+    with one_thread(), share_from(1):
         yield Truth(tiny_module())
-    torch.set_num_threads(threads)
 
 
 class Ballast:
@@ -98,6 +104,7 @@ def test_after_ten_thousand_allocations_answers_are_right(truth: Truth) -> None:
         assert [one for one, prompt in ids.items() if not is_true(bench, truth, one, prompt)] == [], f"round {round_}"
     assert most >= 6
     stats = bench.core.stats()
+    assert sum(stats.extents) == ALLOCATIONS + 2 * ROUNDS - len(ballast.holds) + stats.preemptions_total
     assert stats.read_tokens_total > 0 and stats.blocks_evicted_total > 0
 
 
@@ -131,3 +138,19 @@ def test_blocks_may_lie_in_any_order(truth: Truth, order: str) -> None:
     bench.run()
     assert [one for one, tokens in others.items() if not is_true(bench, truth, one, tokens)] == []
     assert [bench.answers[one].prefilled.read for one in others] == [9, 21, 34]
+
+
+def test_extents_are_counted_when_a_sequence_ends() -> None:
+    """In a fresh pool a sequence lies in one piece; among isolated blocks, in as many as it has blocks."""
+    bench = Bench(ScriptedRunner(BLOCK), blocks=17, block_tokens=BLOCK)
+    bench.ask([1] * 12, max_tokens=1, keep=Keep(cache=False))
+    assert (bench.core.stats().extents, bench.core.stats().extents_total) == ((1, *[0] * 9), 1)
+    ballast = Ballast(bench)
+    for hold in [ballast.take(1) for _ in range(17)]:
+        if hold.table[:][0] % 2:
+            ballast.drop(hold)
+    before = bench.core.stats()
+    bench.ask([1] * 24, max_tokens=1, keep=Keep(cache=False))
+    after = bench.core.stats()
+    assert [now - then for now, then in zip(after.extents, before.extents, strict=True)] == [0, 0, 0, 1, *[0] * 6]
+    assert after.extents_total - before.extents_total == 6

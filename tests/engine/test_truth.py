@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-import torch
 from structlog.testing import capture_logs
 
 from engine.messages import Keep, Order, Purge, Sampling
-from tests.engine.workbench import GREEDY, VOCAB, Bench, Truth, close, share_from, tiny_module
+from tests.engine.workbench import GREEDY, VOCAB, Bench, Truth, close, one_thread, share_from, tiny_module
 
 BLOCK = 2
 BLOCKS = 12
@@ -27,12 +26,9 @@ HAPPENED = ("cancelled", "preempted", "coalesced", "expired", "evicted", "purged
 
 @pytest.fixture(scope="module")
 def truth() -> Iterator[Truth]:
-    """What the tiny model says without any cache; one thread, because its matrices are smaller than the waiting."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with share_from(1):
+    """What the tiny model says without any cache; whatever sequences share is attended to together."""
+    with one_thread(), share_from(1):
         yield Truth(tiny_module(hidden_size=16))
-    torch.set_num_threads(threads)
 
 
 class Schedule:

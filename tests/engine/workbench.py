@@ -103,6 +103,15 @@ def plain_answer(module: LlamaForCausalLM, prompt: Items[int], count: int) -> li
 
 
 @contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: a tiny model's matrices are smaller than the waiting for another one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@contextmanager
 def share_from(least: int) -> Iterator[None]:
     """Attend together to shared stretches of so few tokens, which in service would not be worth it."""
     with pytest.MonkeyPatch.context() as patch:
