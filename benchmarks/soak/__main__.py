@@ -140,10 +140,12 @@ async def _under(
 
 async def _quiet(watcher: Watcher, at_s: float) -> Sample:
     """Look until nothing runs, or for as long as that may take."""
+    sample = await watcher.sample(at_s)
     for _ in range(int(QUIET_S / LOOK_S)):
-        if (sample := await watcher.sample(at_s)).idle:
+        if sample.idle:
             break
         await asyncio.sleep(LOOK_S)
+        sample = await watcher.sample(at_s)
     return sample
 
 

@@ -124,7 +124,8 @@ def test_blocks_may_lie_in_any_order(truth: Truth, order: str) -> None:
     bench = Bench(module=truth.module, blocks=64, block_tokens=BLOCK, step_tokens=BLOCK, max_num_seqs=4)
     ballast = Ballast(bench)
     by_block = {hold.table[:][0]: hold for hold in [ballast.take(1) for _ in range(64)]}
-    cold, left, laid = bench.submit(prompt, max_tokens=6), iter(wanted), []
+    cold, left = bench.submit(prompt, max_tokens=6), iter(wanted)
+    laid: list[BlockId] = []
     while bench.core.busy:
         if not bench.core.cache.pool.free and (block := next(left, None)) is not None:
             ballast.drop(by_block.pop(BlockId(block)))  # whatever a pool prefers, no other block is free

@@ -118,13 +118,13 @@ def test_a_short_suffix_overtakes_a_long_prompt_that_is_being_read() -> None:
     assert bench.answers[cold].tokens == scripted_answer([9] * 60, 1)
 
 
-@pytest.mark.parametrize("late", [{"keep": Keep(priority=49)}, {"prompt": [3] * 9}], ids=["priority", "length"])
-def test_a_long_prompt_is_not_overtaken_by_what_weighs_less_or_does_not_fit(late: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("length", "priority"), [(5, 49), (9, 50)])
+def test_a_long_prompt_is_not_overtaken_by_what_weighs_less_or_does_not_fit(length: int, priority: int) -> None:
     """A lower priority, and a prompt that a step cannot hold whole, wait their turn."""
     bench = Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, blocks=256, step_tokens=8, max_num_seqs=4)
     cold = bench.submit([9] * 60, max_tokens=1)
     bench.step()
-    other = bench.submit(**{"prompt": [3] * 5, "max_tokens": 1} | late)
+    other = bench.submit([3] * length, max_tokens=1, keep=Keep(priority=priority))
     assert ends(bench, [cold, other]) == [cold, other]
 
 
@@ -133,11 +133,11 @@ def test_a_cold_request_among_five_hundred_cached_ones_starts_in_time() -> None:
     bench = one_by_one()
     warm = [7] * 40
     bench.ask(warm, max_tokens=1)
-    cold, waited, since = None, None, bench.clock()
+    waited, since = None, bench.clock()
+    bench.submit([*warm, 50], max_tokens=1)
+    cold = bench.submit([9] * 60, max_tokens=1)
     for step in range(500):
         bench.submit([*warm, step % 50], max_tokens=1)
-        if cold is None:
-            cold = bench.submit([9] * 60, max_tokens=1)
         bench.step()
         if waited is None and any(one.request.id == cold for one in bench.core.scheduler._running):
             waited = bench.clock() - since

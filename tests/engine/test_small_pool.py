@@ -33,15 +33,15 @@ def test_every_length_cold_and_warm_is_the_slow_truth(truth: Truth, step_tokens:
             step_tokens=step_tokens,
             max_num_seqs=step_tokens,
         )
-        for request_id in ("r0", "r1"):
-            answer = bench.ask(words[:length], max_tokens=count)
+        answers = [bench.ask(words[:length], max_tokens=count) for _ in range(2)]
+        for request_id, answer in zip(("r0", "r1"), answers, strict=True):
             assert answer.tokens == truth.answer(words[:length], count)
             for at in range(count):
                 after = truth.after(words[:length] + answer.tokens[:at])
                 assert close(bench.runner.sampled_logits[request_id, length + at], after), (length, count, request_id)
         whole = (length + max(0, count - 1)) // BLOCK * BLOCK
         most = length - 1 if length < ROOM else ROOM - BLOCK  # no block is left to copy the last one's beginning into
-        assert answer.prefilled.read == min(whole, most), (length, count)
+        assert answers[1].prefilled.read == min(whole, most), (length, count)
 
 
 @pytest.mark.parametrize("first", LENGTHS, ids=str)
