@@ -94,13 +94,13 @@ async def soak(minutes: float, every_s: float, seed: int, advance: Callable[[Sam
     """Start a server, send traffic for so long, look now and then, wait until it is quiet, stop it."""
     with tempfile.TemporaryDirectory(prefix="keepwarm-soak-") as folder:
         model = save_tiny_model(Path(folder) / "tiny-llama")
-        home = f"XDG_STATE_HOME={folder}"
+        environ = (f"XDG_STATE_HOME={folder}", "OMP_NUM_THREADS=1")  # one thread is faster with so small matrices
         admin: list[int] = []
 
         def command(port: int, admin_port: int) -> list[str]:
             admin.append(admin_port)
             flags = [word for pair in FLAGS.items() for word in pair]
-            return ["/usr/bin/env", home, *serve_command(port, admin_port), "--model", str(model), *flags]
+            return ["/usr/bin/env", *environ, *serve_command(port, admin_port), "--model", str(model), *flags]
 
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,

@@ -17,7 +17,7 @@ TENANTS: Final = ("red", "green", "blue")
 PREFIXES: Final = 6  # that are asked about at the same time
 RENEWED: Final = 0.02  # of the requests bring a new prefix in an old one's place
 KINDS: Final = {"whole": 8, "stream": 10, "cut": 5, "dropped": 3, "marked": 5, "refused": 1}
-PURGE_EVERY: Final = 400  # requests
+PURGE_EVERY: Final = 50  # requests
 DROP_S: Final = 0.005
 WORDS: Final = ("the", "light", "goes", "round", "and", "keeper", "writes", "down", "wind", "rain", "ships", "hour")
 
