@@ -40,7 +40,7 @@ def test_a_time_too_short_for_its_looks_is_refused(capsys: pytest.CaptureFixture
 
 
 def test_some_seconds_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """A short soak sends every kind it came to, gets the answers it expects, leaves nothing held, and says its verdict."""
+    """A short soak gets the answers it expects, leaves nothing held, and its exit status is its verdict."""
     status = main(["--minutes", "0.1", "--every", "0.5", "--json"])
     told = json.loads(capsys.readouterr().out)
     assert told["wrong"] == {}
