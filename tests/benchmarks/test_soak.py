@@ -39,6 +39,7 @@ def test_a_time_too_short_for_its_looks_is_refused(capsys: pytest.CaptureFixture
     assert "--minutes must hold at least four looks of --every seconds" in capsys.readouterr().err
 
 
+@pytest.mark.timeout(400)
 def test_some_seconds_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     """A short soak gets the answers it expects, leaves nothing held, and its exit status is its verdict."""
     status = main(["--minutes", "0.1", "--every", "0.5", "--json"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import urllib.request
 
+import pytest
+
 from tests.e2e.conftest import Server, until
 from tests.e2e.metrics import metric
 
@@ -12,6 +14,7 @@ TIMES = 50
 CHUNKS = 3
 
 
+@pytest.mark.timeout(400)
 def test_fifty_clients_that_leave_hold_nothing(server: Server) -> None:
     """Each closes its socket after three chunks of a long answer; the engine counts fifty and has nothing in use."""
     before = metric(server, "keepwarm_engine_requests_cancelled_total")
