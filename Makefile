@@ -1,5 +1,5 @@
 # Few words, each of which sets itself up on a fresh machine. ARGS passes more on: make run ARGS="--port 8080"
-.PHONY: help setup run test lint bench clean
+.PHONY: help setup run test lint bench soak clean
 .DEFAULT_GOAL := help
 
 help:  ## say what the words are
@@ -25,6 +25,9 @@ lint: setup  ## check style, types and the borders between packages
 
 bench: setup  ## measure; the last line is one JSON object
 	.venv/bin/python -m benchmarks $(ARGS)
+
+soak: setup  ## mixed traffic for half an hour: does memory stay flat? ARGS="--minutes 5" for less
+	.venv/bin/python -m benchmarks.soak $(ARGS)
 
 clean:  ## remove what is built here, .venv too; caches of models stay
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

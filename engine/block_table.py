@@ -6,9 +6,11 @@ extents always spell exactly the same blocks.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from engine.block_pool import BlockId
+from engine.messages import EXTENTS
 
 
 class BlockTable:
@@ -37,6 +39,11 @@ class BlockTable:
     def tokens(self) -> int:
         """Tokens that fit."""
         return len(self._blocks) * self.block_tokens
+
+    @property
+    def pieces(self) -> int:
+        """Extents that its blocks form."""
+        return len(self._runs)
 
     def append(self, blocks: Iterable[BlockId]) -> None:
         """Add blocks at the end."""
@@ -81,3 +88,17 @@ class BlockTable:
         spelt = [block for first, n in self._runs for block in range(first, first + n)]
         assert spelt == self._blocks, "extents disagree with the table"
         assert len(set(self._blocks)) == len(self._blocks), "a block stands twice in one table"
+
+
+class Scatter:
+    """In how many extents tables lay at their end: an exact histogram over `EXTENTS`. Only the cache writes it."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(EXTENTS) + 1)  # the last one counts all that had more
+        self.total = 0  # extents of all tables together
+
+    def add(self, table: BlockTable) -> None:
+        """Count one table; one without blocks says nothing."""
+        if table.pieces:
+            self.counts[bisect_left(EXTENTS, table.pieces)] += 1
+            self.total += table.pieces

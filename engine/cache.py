@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.block_pool import BlockId, BlockPool
-from engine.block_table import BlockTable
+from engine.block_table import BlockTable, Scatter
 from engine.facts import kept_marks
 from engine.hold import Granted, Hold, KeepPlan, TailCopy
 from engine.messages import KeptMark, Order
@@ -43,6 +43,7 @@ class PrefixCache:
         self.pool = BlockPool(blocks)
         self.tree: RadixTree[BlockId] = RadixTree(block_tokens, remember=4 * blocks)
         self.terms = Terms(model=model, blocks=blocks)
+        self.scatter = Scatter()
         self._holds: set[Hold] = set()
 
     def admit(self, request: Request, readable: bytes, *, since: float, now: float) -> Hold:
@@ -106,6 +107,7 @@ class PrefixCache:
 
         The other private blocks are free at once.
         """
+        self.scatter.add(hold.table)
         private = hold.table[hold.published :]
         size, held = self.block_tokens, hold.plan.held
         start = hold.published * size

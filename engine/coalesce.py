@@ -2,22 +2,27 @@
 
 Owns the lengths of beginnings that pairs of sequences share, while both are there. Rules: who waits holds no slot and
 no blocks and is asked anew at each step, so it goes on from whatever is published the moment the leader is gone,
-preempted or done; only a sequence whose blocks will be published leads, so one that asked for no caching never does.
+preempted or done; only a sequence whose blocks will be published leads, so one that asked for no caching or whose
+tenant was purged never does; who waits lends its leader its priority.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Items
 
+from engine.block_pool import BlockId
 from engine.request import TOKEN_BYTES
 from engine.sequence import Phase, Sequence
+from prefix_store.leases import Lease
 
 
 class Coalescing:
     """Leaders and those who stand back for them."""
 
-    def __init__(self, block_tokens: int) -> None:
-        self._block = block_tokens
+    def __init__(self, block_tokens: int, storable: Callable[[Lease[BlockId]], bool]) -> None:
+        """`storable` says whether what is published under a lease will be in the tree."""
+        self._block, self._storable = block_tokens, storable
         self._shared: dict[str, dict[str, int]] = {}  # by who waits, then by whom it was compared with
         self._since: dict[str, int] = {}  # by who waits: the tokens it could have read when it came
         self.saved_tokens = 0  # that were read and nobody had computed when who read them came
@@ -38,6 +43,20 @@ class Coalescing:
                 best, most = other, shared
         return best
 
+    def lent(self, waiting: Iterable[Sequence], running: Items[Sequence]) -> dict[Sequence, int]:
+        """Return the highest priority among those who wait for each leader."""
+        highest: dict[Sequence, int] = {}
+        for sequence, leader in self.following(waiting, running):
+            highest[leader] = max(sequence.request.keep.priority, highest.get(leader, 0))
+        return highest
+
+    def following(self, waiting: Iterable[Sequence], running: Items[Sequence]) -> Iterator[tuple[Sequence, Sequence]]:
+        """Yield everyone who stands back, with its leader."""
+        leaders = [other for other in running if self._leads(other)]
+        for sequence in waiting if leaders else ():
+            if (leader := self.leader(sequence, 0, leaders)) is not None:
+                yield sequence, leader
+
     def came(self, sequence: Sequence, matched: int) -> None:
         """Hear of a new sequence, of which `matched` tokens are known."""
         self._since[sequence.request.id] = matched
@@ -57,7 +76,7 @@ class Coalescing:
     def _leads(self, other: Sequence) -> bool:
         if other.phase is not Phase.PREFILL or other.hold is None or not other.request.cached:
             return False
-        return not other.hold.lease.node.detached
+        return self._storable(other.hold.lease)
 
     def _published(self, other: Sequence) -> int:
         """Return how many leading tokens of a sequence will be in the tree."""

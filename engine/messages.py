@@ -13,7 +13,8 @@ import msgspec
 from prefix_store import spans
 
 FinishReason = Literal["stop", "length", "cancelled"]
-SPANS_S = spans.SPANS_S  # the edges of every histogram in here
+SPANS_S = spans.SPANS_S  # the edges of every histogram of durations in here
+EXTENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # those of the histogram of extents
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -320,6 +321,8 @@ class EngineStats(_Message, frozen=True, kw_only=True):
     idle_before_evict: Histo = Histo()  # from a block's last use to when pressure took it
     reuse_gap: Histo = Histo()  # from the use before to a read; 0 while another request uses it
     age_at_read: Histo = Histo()  # from a block's writing to a read
+    extents: tuple[int, ...] = (0,) * (len(EXTENTS) + 1)  # sequences by the stretches that their K/V lay in at the end
+    extents_total: int = 0  # of all of them together
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):

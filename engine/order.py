@@ -6,13 +6,15 @@ Rules, the first that tells two sequences apart decides:
 - a higher priority;
 - the tenant that has less running, so that one which sends twelve requests at once competes with itself;
 - less to compute, so that a short suffix is not stuck behind a long cold prompt; then who came first.
-Among running prefills the one with least left goes first, and one admitted `AGED_S` ago before all.
+Among running prefills one admitted `AGED_S` ago goes before all that were not, then a higher priority, its own or that
+of a request which waits for what it computes, then the one with least left. Who is first in line overtakes a running
+prefill where it fits whole into the step, has less to compute and no lower priority, and the other has not aged.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from engine.sequence import Sequence
 
@@ -52,11 +54,19 @@ def ranked(
     return sorted(sequences, key=rank)
 
 
-def prefills(running: Iterable[Sequence], *, now: float) -> list[Sequence]:
-    """Return the running sequences that are prefilled, the one to be computed first at the head."""
+def overtakes(first: Sequence, work: int, running: Sequence, weight: int, *, now: float) -> bool:
+    """Whether the first in line, with `work` tokens to compute, goes before a running prefill of priority `weight`."""
+    aged = running.admitted is not None and now - running.admitted >= AGED_S
+    return not aged and work < running.remaining and first.request.keep.priority >= weight
 
-    def rank(sequence: Sequence) -> tuple[float, float]:
+
+def prefills(weights: Mapping[Sequence, int], *, now: float) -> list[Sequence]:
+    """Return the running prefills, given with their priorities, the one to be computed first at the head."""
+
+    def rank(sequence: Sequence) -> tuple[float, ...]:
         admitted = now if sequence.admitted is None else sequence.admitted
-        return (0, admitted) if now - admitted >= AGED_S else (1, sequence.remaining)
+        if now - admitted >= AGED_S:
+            return (0, admitted)
+        return (1, -weights[sequence], sequence.remaining)
 
-    return sorted(running, key=rank)
+    return sorted(weights, key=rank)

@@ -51,6 +51,8 @@ def read(cache: PrefixCache, scheduler: Scheduler) -> EngineStats:
         idle_before_evict=_histo(spans.idle_before_evict),
         reuse_gap=_histo(spans.reuse_gap),
         age_at_read=_histo(spans.age_at_read),
+        extents=tuple(cache.scatter.counts),
+        extents_total=cache.scatter.total,
     )
 
 

@@ -78,7 +78,7 @@ class Scheduler:
     ) -> None:
         self.cache = cache
         self.pace = Pace(inter_token_s, step_tokens)
-        self.coalescing = Coalescing(cache.block_tokens)
+        self.coalescing = Coalescing(cache.block_tokens, cache.tree.storable)
         self._planned: tuple[float, int] | None = None  # when the step under way began, its prompt tokens
         self.queue_timeout_s = queue_timeout_s
         self.step_tokens = step_tokens
@@ -160,7 +160,11 @@ class Scheduler:
         for sequence in decoding:
             compute(sequence)
         budget.tokens = min(budget.tokens, self.pace.limit(answering=bool(chunks)))
-        for sequence in order.prefills([one for one in self._running if one.phase is Phase.PREFILL], now=now):
+        for sequence, weight in self._prefills(now=now):
+            while budget.tokens and self.counters.preempted == preempted and sequence.hold is not None:
+                if (short := self._admit(now=now, before=(sequence, weight, budget.tokens))) is None:
+                    break
+                compute(short)
             compute(sequence)
         chunks = [chunk for chunk in chunks if chunk.sequence.hold is not None]  # an older one may have preempted it
         while budget.tokens and self.counters.preempted == preempted and (admitted := self._admit(now=now)) is not None:
@@ -197,17 +201,33 @@ class Scheduler:
             assert sequence.hold.table.tokens >= sequence.computed, "K/V reach past the blocks"
             assert sequence.hold.published * self.cache.block_tokens <= sequence.computed, "published before computed"
 
-    def _admit(self, *, now: float) -> Sequence | None:
-        """Start the next waiting sequence if it fits beside the running ones."""
+    def _prefills(self, *, now: float) -> list[tuple[Sequence, int]]:
+        """Return the running prefills in the order in which they are computed, each with its priority or a lent one."""
+        prefills = [sequence for sequence in self._running if sequence.phase is Phase.PREFILL]
+        lent = self.coalescing.lent(self._waiting, prefills)
+        weights = {one: max(one.request.keep.priority, lent.get(one, 0)) for one in prefills}
+        return [(one, weights[one]) for one in order.prefills(weights, now=now)]
+
+    def _admit(self, *, now: float, before: tuple[Sequence, int, int] | None = None) -> Sequence | None:
+        """Start the next waiting sequence if it fits beside the running ones.
+
+        `before` names a running prefill, its priority and the tokens left of the step: then only who overtakes it.
+        """
         if self.running >= self.max_num_seqs:
             return None
-        matches = {one: self._peek(one, now=now) for one in order.candidates(self._waiting)}
+        back = {sequence for sequence, _ in self.coalescing.following(self._waiting, self._running)}
+        places = order.candidates(one for one in self._waiting if one not in back)
+        matches = {one: self._peek(one, now=now) for one in places}
         work = {one: one.length - match.readable for one, match in matches.items()}
         for sequence in order.ranked(matches, self._running, work.__getitem__, now=now):
             if self.coalescing.leader(sequence, matches[sequence].tokens, self._running) is not None:
                 continue
             if self._running and not self._fits(sequence, matches[sequence]):
                 return None  # who is first in line keeps the room that becomes free
+            if before is not None:
+                running, weight, left = before
+                if work[sequence] > left or not order.overtakes(sequence, work[sequence], running, weight, now=now):
+                    return None
             return self._start(sequence, now=now)
         return None
 

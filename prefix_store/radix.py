@@ -135,7 +135,7 @@ class RadixTree(Generic[P]):
         Blocks that the tree has already are not stored twice; they are renewed, since they have been written again.
         After a purge of the path or its tenant nothing is stored: the caller keeps its payload. O(tokens + nodes).
         """
-        if self._purged(lease):
+        if not self.storable(lease):
             return Published(list(payload), [], stored=False)
         assert len(tokens) == len(payload) * self._stride, "publish takes whole blocks"
         above, node, at, held, covered = lease.node, lease.node, 0, [], []
@@ -162,7 +162,7 @@ class RadixTree(Generic[P]):
         Return what is free now: shorter beginnings of it, and `payload` itself if its tokens are known or were purged.
         """
         assert 0 < len(tokens) < self._stride, "a partial block has some tokens, not all"
-        if self._purged(lease):
+        if not self.storable(lease):
             return [payload]
         if (known := lease.node.covering(tokens)) is not None:
             known = self._split(known, 1) if len(known.payload) > 1 else known
@@ -193,6 +193,10 @@ class RadixTree(Generic[P]):
         self.release_tail(lease, now)
         (payload,) = self._absorb(tail.node, now)
         return payload
+
+    def storable(self, lease: Lease[P]) -> bool:
+        """Whether what this lease publishes is stored: not after a purge of its path or its tenant."""
+        return not lease.node.detached and lease.generation == self._purges.get(lease.node.namespace.tenant, 0)
 
     def release(self, lease: Lease[P], now: float) -> list[P]:
         """End a lease. Return the payload that expired or was purged meanwhile and is free now. O(nodes)."""
@@ -346,10 +350,6 @@ class RadixTree(Generic[P]):
         """Take out a partial block that lives on in a longer one."""
         self.grown += 1
         return self._remove(partial, now)
-
-    def _purged(self, lease: Lease[P]) -> bool:
-        """Whether the path or its tenant was purged since the lease began."""
-        return lease.node.detached or lease.generation != self._purges.get(lease.node.namespace.tenant, 0)
 
     def _write(self, node: Node[P], retention: Retention, now: float) -> None:
         """Take note that an existing block was written again or asked for."""

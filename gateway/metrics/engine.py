@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.messages import EngineStats, ModelCard
+from engine.messages import EXTENTS, EngineStats, ModelCard
 from gateway.metrics.own import OTHER
-from gateway.metrics.shapes import spans
+from gateway.metrics.shapes import buckets, spans
 
 GAUGES: Final = {
     "waiting": "Requests that wait for room.",
@@ -48,6 +48,7 @@ SPANS: Final = {
     "block_lifetime": ("lifetime", "From a block's being kept to its being given up."),
     "idle_before_evict": ("idle_before_evict", "How long blocks that went under pressure had not been used."),
 }
+EXTENTS_TEXT: Final = "Contiguous stretches in which a sequence's keys and values lay when it ended or was preempted."
 KEPT: Final = ("promised", "held")
 
 
@@ -89,6 +90,9 @@ class EngineSeries(Collector):
         for name, text in COUNTERS.items():
             yield CounterMetricFamily(f"keepwarm_engine_{name}", text, getattr(stats, f"{name}_total"))
         yield CounterMetricFamily("keepwarm_engine_blocks_purged", "Cached blocks purged.", stats.purged_total)
+        extents = HistogramMetricFamily("keepwarm_engine_sequence_extents", EXTENTS_TEXT)
+        extents.add_metric([], buckets(EXTENTS, stats.extents), stats.extents_total)
+        yield extents
         yield from self._gone(stats)
         yield from self._kept(stats, 0 if card is None else card.kv_bytes_per_token)
         for name, (field, text) in SPANS.items():

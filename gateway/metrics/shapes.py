@@ -62,13 +62,16 @@ class Plain:
 def spans(name: str, text: str, histo: Histo, labels: Mapping[str, str] | None = None) -> HistogramMetricFamily:
     """Turn one of the engine's histograms into a family; nothing counted yet is all zeros."""
     given = dict(labels or {})
-    counts = histo.counts or (0,) * (len(SPANS_S) + 1)
-    sums = accumulate(counts)
-    edges = (*(str(float(edge)) for edge in SPANS_S), "+Inf")
-    buckets = [(edge, float(count)) for edge, count in zip(edges, sums, strict=True)]
     family = HistogramMetricFamily(name, text, labels=list(given))
-    family.add_metric(list(given.values()), buckets, histo.sum)
+    counts = histo.counts or (0,) * (len(SPANS_S) + 1)
+    family.add_metric(list(given.values()), buckets(SPANS_S, counts), histo.sum)
     return family
+
+
+def buckets(edges: Iterable[float], counts: Iterable[int]) -> list[tuple[str, float]]:
+    """Add up counts, one for each edge and one for what lies beyond the last, as a histogram's buckets."""
+    names = (*(str(float(edge)) for edge in edges), "+Inf")
+    return [(name, float(count)) for name, count in zip(names, accumulate(counts), strict=True)]
 
 
 def renamed(source: Metric, name: str, labels: Mapping[str, str], *, keep: tuple[str, ...] = ("le",)) -> Metric:

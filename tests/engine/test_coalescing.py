@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import Keep
-from engine.sequence import Phase
+from engine.messages import Keep, Purge
 from tests.engine.workbench import Bench, ScriptedRunner, close, scripted_answer, tiny_module
 
 BLOCK = 4
@@ -126,14 +125,62 @@ def test_others_are_served_meanwhile() -> None:
     assert bench.answers[other].ended
 
 
-def test_a_preempted_leader_is_taken_over() -> None:
-    """A leader that loses its blocks no longer leads: there is always somebody who goes on."""
-    bench = Bench(ScriptedRunner(2), block_tokens=2, blocks=16, step_tokens=4, max_num_seqs=4)
-    first = bench.submit([1, 2, 3, 4], max_tokens=20)
+def test_a_crowd_that_stands_back_hides_nobody() -> None:
+    """However many of a tenant wait for one leader, its request that needs nothing of it is served in the next step."""
+    bench = busy(step_tokens=16)
+    for n in range(40):
+        bench.submit([*PREFIX, n])
     bench.step()
-    ids = [bench.submit([5] * 9 + [n], max_tokens=2) for n in range(3)]
+    other = bench.submit([9, 8, 7], max_tokens=1)
+    bench.step()
+    assert bench.answers[other].ended
     bench.run()
-    assert bench.answers[first].ended
+
+
+def test_a_preempted_leader_is_taken_over() -> None:
+    """When an older answer takes a leader's blocks, somebody goes on at once, and all of them say what is right."""
+    bench = Bench(ScriptedRunner(2), block_tokens=2, blocks=12, step_tokens=4, max_num_seqs=4)
+    old = bench.submit([1, 2, 3, 4], max_tokens=18)
+    bench.step()
+    ids = [bench.submit([5] * 13 + [n], max_tokens=2) for n in range(3)]
+    while not bench.core.stats().preemptions_total:
+        assert not any(bench.answers[one].ended for one in ids)
+        bench.step()
+    bench.run()
+    assert bench.answers[old].tokens == scripted_answer([1, 2, 3, 4], 18)
     for n, one in enumerate(ids):
-        assert bench.answers[one].tokens == scripted_answer([5] * 9 + [n], 2)
-    assert all(one.phase is not Phase.WAITING for one in bench.core.scheduler._running)
+        assert bench.answers[one].tokens == scripted_answer([5] * 13 + [n], 2)
+        assert bench.answers[one].prefilled.read == (0 if n == 0 else 13)
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_nobody_waits_for_what_was_purged(after: int) -> None:
+    """From a purge on, at whatever chunk, a leader of before leads no more, and a new one computes what all read."""
+    bench = busy(max_num_seqs=2)
+    ids = [bench.submit([*PREFIX, n], max_tokens=2, tenant="a") for n in range(4)]
+    for _ in range(after):
+        bench.step()
+    bench.core.handle(Purge(seq=1, tenant="a"))
+    bench.run()
+    for n, one in enumerate(ids):
+        assert bench.answers[one].tokens == scripted_answer([*PREFIX, n], 2)
+    reads = [bench.answers[one].prefilled.read for one in ids]
+    assert reads == ([0, 40, 40, 40] if after == 0 else [0, 0, 40, 40])
+    assert computed(bench) == (1 if after == 0 else 2) * 40 + 4 * (1 + 1)
+
+
+@pytest.mark.parametrize("priority", [20, 90])
+def test_a_leader_is_lent_the_priority_of_who_waits_for_it(priority: int) -> None:
+    """Beside a shorter prefill of more weight, a leader comes first as soon as someone of still more waits for it."""
+    bench = busy()
+    bench.core.scheduler.scored_rows = 4  # leaves half of each step to the other
+    other = bench.submit([9] * 24, max_tokens=1, prompt_logprobs=0, keep=Keep(priority=50))
+    leader = bench.submit([*PREFIX, 1], max_tokens=1, keep=Keep(priority=10))
+    for _ in range(2):
+        bench.step()
+    assert computed(bench) == 16
+    bench.submit([*PREFIX, 2], max_tokens=1, keep=Keep(priority=priority))
+    while not (bench.answers[leader].ended or bench.answers[other].ended):
+        bench.step()
+    assert bench.answers[leader].ended is (priority > 50)
+    bench.run()

@@ -9,7 +9,7 @@ import pytest
 from engine.messages import Keep
 from engine.order import AGED_S
 from engine.pace import LEAST_TOKENS, Pace
-from tests.engine.workbench import Bench, ScriptedRunner
+from tests.engine.workbench import Bench, ScriptedRunner, scripted_answer
 
 BLOCK = 4
 
@@ -102,3 +102,59 @@ def test_a_decode_waits_for_one_chunk_at_most() -> None:
     assert bench.core.stats().projected_tokens_total - before == 1 + 40
     bench.run()
     assert len(bench.answers[answer].tokens) == 50
+
+
+def test_a_short_suffix_overtakes_a_long_prompt_that_is_being_read() -> None:
+    """What came while a long cold prompt is computed, and fits into a step, is answered in the next one."""
+    bench = Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, blocks=256, step_tokens=8, max_num_seqs=4)
+    warm = [7] * 40
+    bench.ask(warm, max_tokens=1)
+    cold = bench.submit([9] * 60, max_tokens=1)
+    bench.step()
+    suffix = bench.submit([*warm, 1, 2], max_tokens=1)
+    bench.step()
+    assert bench.answers[suffix].ended
+    bench.run()
+    assert bench.answers[cold].tokens == scripted_answer([9] * 60, 1)
+
+
+@pytest.mark.parametrize(("length", "priority"), [(5, 49), (9, 50)])
+def test_a_long_prompt_is_not_overtaken_by_what_weighs_less_or_does_not_fit(length: int, priority: int) -> None:
+    """A lower priority, and a prompt that a step cannot hold whole, wait their turn."""
+    bench = Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, blocks=256, step_tokens=8, max_num_seqs=4)
+    cold = bench.submit([9] * 60, max_tokens=1)
+    bench.step()
+    other = bench.submit([3] * length, max_tokens=1, keep=Keep(priority=priority))
+    assert ends(bench, [cold, other]) == [cold, other]
+
+
+def test_a_cold_request_among_five_hundred_cached_ones_starts_in_time() -> None:
+    """With one slot and a fully cached request every step, the cold one starts as soon as it has waited its time."""
+    bench = one_by_one()
+    warm = [7] * 40
+    bench.ask(warm, max_tokens=1)
+    waited, since = None, bench.clock()
+    bench.submit([*warm, 50], max_tokens=1)
+    cold = bench.submit([9] * 60, max_tokens=1)
+    for step in range(500):
+        bench.submit([*warm, step % 50], max_tokens=1)
+        bench.step()
+        if waited is None and any(one.request.id == cold for one in bench.core.scheduler._running):
+            waited = bench.clock() - since
+        bench.clock.tick(0.25)
+    assert waited == AGED_S
+    assert bench.answers[cold].ended
+
+
+def test_a_long_prompt_among_many_short_ones_is_read_in_time() -> None:
+    """Overtaken in every step by a short request, a long prompt has whole steps once it was let in long enough ago."""
+    bench = Bench(ScriptedRunner(BLOCK), block_tokens=BLOCK, blocks=256, step_tokens=8, max_num_seqs=8)
+    cold = bench.submit([60] * 200, max_tokens=1)
+    bench.step()
+    for step in range(60):
+        bench.submit([step % 50, 1, 2, 3, 4, 5, 6, step // 50], max_tokens=1)  # a step's tokens, all of them
+        bench.clock.tick(0.25)
+        bench.step()
+        read = bench.core.scheduler._by_id[cold].computed if cold in bench.core.scheduler else 200
+        since = (step + 1) * 0.25
+        assert read == (8 if since < AGED_S else min(200, 8 + 8 * (step - int(AGED_S / 0.25) + 2)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.block_table import BlockTable
-from engine.messages import Abort, Sampling
+from engine.messages import Abort, Purge, Sampling
 from tests.engine.workbench import VOCAB, Bench, close, plain_answer, plain_logits, tiny_module
 
 B = 4  # block_tokens of the bench
@@ -97,16 +97,20 @@ def test_the_partial_last_block_is_copied(bench, module):
 
 
 def test_the_same_cold_prompt_eight_times_at_once(bench, module):
-    """Eight at the same moment answer alike, claim nothing that nobody had computed, and leave one copy."""
+    """Eight at the same moment, twice, with a purge between: alike, nothing claimed uncomputed, and one copy left."""
     tokens = prompt(5 * B)
-    ids = [bench.submit(tokens, max_tokens=8) for _ in range(8)]
-    bench.run()
     expected = plain_answer(module, tokens, 8)
-    assert [bench.answers[i].tokens for i in ids] == [expected] * 8
-    stats = bench.core.stats()
-    assert stats.blocks_held == 0 and stats.blocks_free + stats.blocks_cached == 64
-    assert stats.blocks_cached == -(-(5 * B + 8 - 1) // B)
-    assert bench.ask(tokens).tokens == expected[:3]
+    for _ in range(2):
+        ids = [bench.submit(tokens, max_tokens=8) for _ in range(8)]
+        bench.run()
+        assert [bench.answers[i].tokens for i in ids] == [expected] * 8
+        assert sorted(bench.answers[i].prefilled.read for i in ids) == [0] + [5 * B - 1] * 7
+        stats = bench.core.stats()
+        assert stats.blocks_held == 0 and stats.blocks_free + stats.blocks_cached == 64
+        assert stats.blocks_cached == -(-(5 * B + 8 - 1) // B)
+        assert bench.ask(tokens).tokens == expected[:3]
+        bench.core.handle(Purge(seq=1, tenant="default"))
+        assert bench.core.stats().blocks_free == 64
 
 
 def test_an_aborted_prefill_leaves_only_what_it_computed(module):

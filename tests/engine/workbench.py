@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from engine.block_pool import BlockId, BlockPool
+from engine.cascade import share
 from engine.chunk import Chunk, Outcome
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -59,13 +64,13 @@ class ByHand(Executor):
                 future.set_result(call())
 
 
-def tiny_module(seed: int = 0, vocab_size: int = VOCAB) -> LlamaForCausalLM:
+def tiny_module(seed: int = 0, vocab_size: int = VOCAB, hidden_size: int = 32) -> LlamaForCausalLM:
     """A random two-layer Llama with grouped heads, small enough for milliseconds."""
     torch.manual_seed(seed)
     register()
     config = LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=32,
+        hidden_size=hidden_size,
         intermediate_size=48,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -97,28 +102,100 @@ def plain_answer(module: LlamaForCausalLM, prompt: Items[int], count: int) -> li
     return tokens[len(prompt) :]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: a tiny model's matrices are smaller than the waiting for another one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def share_from(least: int) -> Iterator[None]:
+    """Attend together to shared stretches of so few tokens, which in service would not be worth it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.batch.share", partial(share, least=least))
+        yield
+
+
+class Truth:
+    """The slow truth, remembered: the model's own eager forward over whole sequences, without any cache of ours."""
+
+    def __init__(self, module: LlamaForCausalLM) -> None:
+        self.module = module
+        self._after: dict[tuple[int, ...], Tensor] = {}  # logits [vocab] by the tokens they come after
+
+    @torch.inference_mode()
+    def learn(self, tokens: Items[int]) -> None:
+        """Make known what comes after every beginning of a sequence, by one forward over all of it."""
+        if tuple(tokens) in self._after:
+            return
+        self.module.set_attn_implementation("eager")
+        rows = self.module(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0].float()
+        self.module.set_attn_implementation(PAGED)
+        for end, row in enumerate(rows, 1):
+            self._after.setdefault(tuple(tokens[:end]), row.clone())
+
+    def after(self, tokens: Items[int]) -> Tensor:
+        """Logits of the token after these."""
+        self.learn(tokens)
+        return self._after[tuple(tokens)]
+
+    def answer(self, prompt: Items[int], count: int) -> list[int]:
+        """Greedy generation."""
+        tokens = list(prompt)
+        for _ in range(count):
+            tokens.append(int(self.after(tokens).argmax()))
+        return tokens[len(prompt) :]
+
+
+class PoisonedPool(BlockPool):
+    """The real pool; the content of every block is spoilt the moment it is free, so that no stale read goes unseen."""
+
+    def __init__(self, size: int, spoil: Callable[[Items[BlockId]], None]) -> None:
+        super().__init__(size)
+        self._spoil = spoil
+        self.spoilt = 0  # blocks
+        spoil([BlockId(block) for block in range(size)])
+
+    def give(self, blocks: Iterable[BlockId]) -> None:
+        given = list(blocks)
+        super().give(given)
+        self._spoil(given)
+        self.spoilt += len(given)
+
+
 class RecordingRunner(Runner):
-    """The real runner; it also keeps the logits of each request's first sampled token and can be told to fail."""
+    """The real runner; it also keeps the logits of each request's sampled tokens and can be told to fail."""
 
     def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int) -> None:
         super().__init__(model, blocks=blocks, block_tokens=block_tokens)
         self.first_logits: dict[str, Tensor] = {}
+        self.sampled_logits: dict[tuple[str, int], Tensor] = {}  # by request and place of the token in its sequence
         self.fail_at_step: int | None = None
         self.steps = 0
         self.most_rows = 0  # of logits in one step
-        for keys, values in self.kv.pages:  # a slot that is read before it was written poisons the answer
-            keys.fill_(float("nan"))
-            values.fill_(float("nan"))
+
+    def spoil(self, blocks: Items[BlockId]) -> None:
+        """Fill blocks with NaN: a slot that is read before it was written poisons the answer."""
+        if blocks:
+            where = torch.tensor(blocks)
+            for keys, values in self.kv.pages:
+                keys.index_fill_(0, where, float("nan"))
+                values.index_fill_(0, where, float("nan"))
 
     def logits(self, chunks: Items[Chunk]) -> Tensor:
         self.steps += 1
-        if self.steps == self.fail_at_step:
-            raise RuntimeError("told to fail")
         logits = super().logits(chunks)
+        if self.steps == self.fail_at_step:  # with its keys and values written already
+            raise RuntimeError("told to fail")
         self.most_rows = max(self.most_rows, len(logits))
         sampling = [chunk for chunk in chunks if chunk.samples]
         for row, chunk in zip(logits[len(logits) - len(sampling) :], sampling, strict=True):
-            self.first_logits.setdefault(chunk.sequence.request.id, row.clone())
+            sequence = chunk.sequence
+            self.first_logits.setdefault(sequence.request.id, row.clone())
+            self.sampled_logits[sequence.request.id, sequence.length] = row.clone()
         return logits
 
 
@@ -128,6 +205,12 @@ class ScriptedRunner:
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
         self.slots: dict[int, bytes] = {}
+
+    def spoil(self, blocks: Items[BlockId]) -> None:
+        """Forget what lay in blocks: reading it is an error."""
+        for block in blocks:
+            for at in range(self.block_tokens):
+                self.slots.pop(block * self.block_tokens + at, None)
 
     def run(self, chunks: Items[Chunk]) -> list[Outcome]:
         for chunk in chunks:
@@ -246,6 +329,7 @@ class Bench:
         self.executor: Any = executor or ByHand()
         grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos_ids, executor=self.executor)
         self.core = EngineCore(config, card, self.runner, self.clock, grammars=grammars)
+        self.core.cache.pool = PoisonedPool(blocks, runner.spoil)
         self.answers: dict[str, Answer] = {}
 
     def submit(self, prompt: Iterable[int], *, max_tokens: int = 3, sampling: Sampling = GREEDY, **extra: Any) -> str:

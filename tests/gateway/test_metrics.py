@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.messages import SPANS_S, EngineStats, Histo
+from engine.messages import EXTENTS, SPANS_S, EngineStats, Histo
 from gateway.ask import Ask
 from gateway.metrics import Metrics, MetricsOptions
 from gateway.metrics.own import Worth
@@ -240,8 +240,13 @@ def test_the_engine_tells_what_it_keeps():
         blocks_evicted_total=8,
         purged_total=9,
         reuse_gap=Histo(counts=(1, 2, *(0,) * (len(SPANS_S) - 2), 4), sum=100_000.0),
+        extents=(3, 0, 1, *(0,) * (len(EXTENTS) - 3), 2),
+        extents_total=1_007,
     )
     values = page(metrics(tenants=("a",)), stats)
+    for edge, sequences in (("1.0", 3), ("2.0", 3), ("4.0", 4), ("256.0", 4), ("+Inf", 6)):
+        assert total(values, "keepwarm_engine_sequence_extents_bucket", le=edge) == sequences
+    assert total(values, "keepwarm_engine_sequence_extents_sum") == 1_007
     assert total(values, "keepwarm_cache_entries", **{"class": "5m", "kept": "held"}) == 3
     assert total(values, "keepwarm_cache_entries", **{"class": "other", "kept": "held"}) == 1
     assert total(values, "keepwarm_cache_tokens_held", kept="promised") == 320
