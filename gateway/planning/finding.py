@@ -1,0 +1,139 @@
+"""From what an operator names to a model's configuration: a known name, a JSON file, a folder, a hub id. No weights.
+
+Rule: a configuration that says all by itself is taken as it is; for any other, transformers' classes are asked for
+their defaults, in a process of its own (`engine.defaults`), so that torch never comes in here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from engine.errors import ModelRefused
+from engine.weights import DEFAULT_MODEL, HUB_ID, hub_refusals
+from gateway.planning.errors import Unplannable
+from gateway.planning.parameters import FAMILIES
+
+LARGEST_FILE: Final = 8 << 20  # bytes of a configuration
+PATIENCE_S: Final = 120  # for transformers to be imported
+SAID: Final = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "vocab_size")
+LAYERED: Final = frozenset({"gemma2", "gemma3_text", "gpt_oss"})  # whose kinds of layers their classes work out
+KNOWN: Final[Mapping[str, Mapping[str, Any]]] = {
+    DEFAULT_MODEL: {
+        "model_type": "llama",
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
+        "dtype": "float32",
+    }
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A model's configuration, and what is known of its weights besides."""
+
+    name: str
+    config: Mapping[str, Any]
+    bytes_on_disk: int | None = None  # of a folder's safetensors
+
+
+def find(model: str) -> Found:
+    """Find a configuration. Raises Unplannable."""
+    if model in KNOWN:
+        return Found(name=model, config=KNOWN[model])
+    path = Path(model).expanduser()
+    if model and path.is_dir():
+        return Found(name=path.resolve().name, config=_read(path / "config.json"), bytes_on_disk=_on_disk(path))
+    if path.suffix == ".gguf":
+        raise Unplannable(
+            f"{model}: a plan is made of a config.json, not of weights; name the folder that `keepwarm serve --model "
+            f"{path.name}` makes of it in the cache, or a configuration of your own"
+        )
+    if path.is_file():
+        return Found(name=path.stem, config=_read(path))
+    if HUB_ID.fullmatch(model):
+        return Found(name=model, config=_read(_of_hub(model)))
+    raise Unplannable(
+        f"There is no model {model[:200]!r}: it is none of the known names ({', '.join(KNOWN)}), no JSON file, no "
+        "folder with a config.json and no hub id such as HuggingFaceTB/SmolLM2-135M-Instruct"
+    )
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    """Return the configuration of the text model in a file, with nothing left unsaid. Raises Unplannable."""
+    try:
+        if file.stat().st_size > LARGEST_FILE:
+            raise Unplannable(f"{file}: larger than {LARGEST_FILE >> 20} MiB, so no configuration")
+        told = msgspec.json.decode(file.read_bytes())
+    except OSError as error:
+        raise Unplannable(f"{file}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unplannable(f"{file}: no JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise Unplannable(f"{file}: expected a JSON object, as transformers writes configurations")
+    return told if _says_all(told) else _filled(told, file)
+
+
+def _says_all(config: Mapping[str, Any]) -> bool:
+    family = config.get("model_type")
+    needed = [*SAID, *(("layer_types", "sliding_window") if family in LAYERED else ())]
+    if family not in {"llama", "mistral", "qwen2"}:
+        needed.append("head_dim")
+    return family in FAMILIES and "text_config" not in config and all(config.get(name) is not None for name in needed)
+
+
+def _filled(config: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """Ask transformers for what a configuration leaves to its class. Raises Unplannable."""
+    if not isinstance(config.get("model_type"), str):
+        raise Unplannable(f"{file}: model_type: missing; a transformers configuration names its family there")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            [sys.executable, "-m", "engine.defaults"],
+            env=environment,
+            input=msgspec.json.encode(config),
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unplannable(f"{file}: transformers did not read it within {PATIENCE_S} s") from error
+    if done.returncode:
+        words = done.stderr.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
+        raise Unplannable(f"{file}: transformers cannot read it: {words[-1].strip()[:300]}")
+    return msgspec.json.decode(done.stdout, type=dict[str, Any])
+
+
+def _of_hub(model: str) -> Path:
+    """Return a model's config.json, from Hugging Face's own cache where it is there. Raises Unplannable."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache  # noqa: PLC0415 - only hub ids need it
+    from huggingface_hub.utils import logging  # noqa: PLC0415
+
+    logging.set_verbosity_error()  # it would tell of each try
+    try:
+        with hub_refusals(model, instead="its config.json as a file"):
+            cached = try_to_load_from_cache(model, "config.json")
+            return Path(cached if isinstance(cached, str) else hf_hub_download(model, "config.json"))
+    except ModelRefused as error:
+        raise Unplannable(str(error)) from error
+
+
+def _on_disk(folder: Path) -> int | None:
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
