@@ -1,1 +1,1 @@
-"""`keepwarm plan`: what a model's keys and values cost, what fits, and how fast a machine can be, from a config alone."""
+"""`keepwarm plan`: what keys and values cost, what fits and how fast it can be, from a configuration alone."""

@@ -23,7 +23,8 @@ class Steady:
     peak: int
     room: int  # prefixes that there is room for
     verdict: Verdict
-    lives_s: float  # until its deadline, or until pressure takes it
+    kept_share: float  # of them that a budget of this room accepts
+    lives_s: float  # until its deadline, or until pressure takes it, where none is refused
     most_rate: float  # new prefixes a second that would still fit
 
 
@@ -46,6 +47,7 @@ def steady(*, rate: float, life_s: float, room: int) -> Steady:
         peak=peak,
         room=room,
         verdict="fits" if peak <= room else "tight" if resident <= room else "too many",
+        kept_share=min(1.0, room / resident),
         lives_s=life_s if resident <= room else room / rate,
         most_rate=room / life_s,
     )

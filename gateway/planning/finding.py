@@ -6,6 +6,7 @@ their defaults, in a process of its own (`engine.defaults`), so that torch never
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def _filled(config: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
         raise Unplannable(f"{file}: model_type: missing; a transformers configuration names its family there")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
-        done = subprocess.run(  # noqa: S603 - our own module
+        done = subprocess.run(
             [sys.executable, "-m", "engine.defaults"],
             env=environment,
             input=msgspec.json.encode(config),
@@ -124,9 +125,8 @@ def _filled(config: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
 def _of_hub(model: str) -> Path:
     """Return a model's config.json, from Hugging Face's own cache where it is there. Raises Unplannable."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache  # noqa: PLC0415 - only hub ids need it
-    from huggingface_hub.utils import logging  # noqa: PLC0415
 
-    logging.set_verbosity_error()  # it would tell of each try
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would tell of each try
     try:
         with hub_refusals(model, instead="its config.json as a file"):
             cached = try_to_load_from_cache(model, "config.json")

@@ -55,6 +55,6 @@ MACHINES: Final[Mapping[str, Machine]] = {
         flops_float32=7.37 * TERA,
         bandwidth=460.8 * GIGA,
         memory=None,
-        source="AMD EPYC 9654 datasheet: 96 cores × 2.4 GHz × 32 float32 operations a cycle, 12 channels of DDR5-4800",
+        source="AMD EPYC 9654 datasheet: 96 cores at 2.4 GHz, 32 float32 operations a cycle each; 12 of DDR5-4800",
     ),
 }

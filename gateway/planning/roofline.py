@@ -111,7 +111,7 @@ def touched(parameters: Parameters, tokens: float) -> float:
     """Return the share of the experts that so many tokens are expected to choose."""
     if not parameters.expert_count:
         return 0.0
-    return 1.0 - (1.0 - parameters.chosen / parameters.expert_count) ** tokens
+    return 1.0 - float((1.0 - parameters.chosen / parameters.expert_count) ** tokens)
 
 
 def pairs(new: int, past: int, window: int | None) -> int:
