@@ -20,12 +20,27 @@ import msgspec
 from engine.errors import ModelRefused
 from engine.weights import DEFAULT_MODEL, HUB_ID, hub_refusals
 from gateway.planning.errors import Unplannable
-from gateway.planning.parameters import FAMILIES
 
 LARGEST_FILE: Final = 8 << 20  # bytes of a configuration
 PATIENCE_S: Final = 120  # for transformers to be imported
 SAID: Final = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "vocab_size")
-LAYERED: Final = frozenset({"gemma2", "gemma3_text", "gpt_oss"})  # whose kinds of layers their classes work out
+SLIDES: Final = {  # by family, what a configuration must say so that its layers' windows are no class's default
+    "llama": (),
+    "gemma": (),
+    "granite": (),
+    "olmo2": (),
+    "mistral": ("sliding_window",),
+    "mixtral": ("sliding_window",),
+    "phi3": ("sliding_window",),
+    "qwen2": ("use_sliding_window",),
+    "qwen3": ("use_sliding_window",),
+    "qwen3_moe": ("use_sliding_window",),
+    "gemma2": ("sliding_window", "layer_types"),
+    "gemma3_text": ("sliding_window", "layer_types"),
+    "gpt_oss": ("sliding_window", "layer_types"),
+    "smollm3": ("sliding_window", "layer_types"),
+}
+HEADED: Final = frozenset({"llama", "mistral", "qwen2"})  # whose head size follows from the others where it is not said
 KNOWN: Final[Mapping[str, Mapping[str, Any]]] = {
     DEFAULT_MODEL: {
         "model_type": "llama",
@@ -94,10 +109,10 @@ def _read(file: Path) -> Mapping[str, Any]:
 
 def _says_all(config: Mapping[str, Any]) -> bool:
     family = config.get("model_type")
-    needed = [*SAID, *(("layer_types", "sliding_window") if family in LAYERED else ())]
-    if family not in {"llama", "mistral", "qwen2"}:
-        needed.append("head_dim")
-    return family in FAMILIES and "text_config" not in config and all(config.get(name) is not None for name in needed)
+    if not isinstance(family, str) or family not in SLIDES or "text_config" in config:
+        return False
+    needed = SAID if family in HEADED else (*SAID, "head_dim")
+    return all(config.get(name) is not None for name in needed) and all(name in config for name in SLIDES[family])
 
 
 def _filled(config: Mapping[str, Any], file: Path) -> Mapping[str, Any]:

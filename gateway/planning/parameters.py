@@ -44,7 +44,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen2": Family(qkv_bias=True, out_bias=False),
     "qwen3": Family(qk_norm="head"),
     "qwen3_moe": Family(qk_norm="head"),
-    "smollm3": Family(mlp_bias=None),
+    "smollm3": Family(mlp_bias=None, tied=True),
 }
 
 

@@ -49,23 +49,27 @@ def _resident(classes: Sequence[Row]) -> list[str]:
     parts = []
     for at, one in enumerate(classes):
         room = one["held"]["room"]
-        parts += _bar(at, len(classes), min(1.0, one["resident"] / room) if room else 1.0, TEAL)
+        share = one["resident"] / room if room else None
+        parts += _bar(at, len(classes), share, TEAL)
         x = across(at + 1, len(classes) + 2)
         parts.append(text(x, HEIGHT - EDGE + 16, one["class"]))
         parts.append(text(x, HEIGHT - EDGE + 32, one["held"]["verdict"]))
     return parts
 
 
-def _bar(at: int, count: int, share: float, fill: str) -> list[str]:
-    x, width, top = across(at + 1, count + 2), (WIDTH - 2 * EDGE) / (2 * count + 2), up(share)
+def _bar(at: int, count: int, share: float | None, fill: str) -> list[str]:
+    """Draw a share, up to a whole; None: there is nothing that it would be a share of."""
+    drawn = 1.0 if share is None else min(1.0, share)
+    x, width, top = across(at + 1, count + 2), (WIDTH - 2 * EDGE) / (2 * count + 2), up(drawn)
     box = f'x="{x - width / 2:.1f}" y="{top:.1f}" width="{width:.1f}" height="{up(0) - top:.1f}"'
-    return [f'<rect {box} fill="{fill}"/>', text(x, top - 6, f"{share:.0%}")]
+    return [f'<rect {box} fill="{fill}"/>', text(x, top - 6, "-" if share is None else f"{share:,.0%}")]
 
 
 def _roofs(decode: Sequence[Row]) -> list[str]:
     parts = []
     places = [across(at + 1, len(decode) + 2) for at in range(len(decode))]
-    for name, colour in (("compute_share", TEAL), ("memory_share", SLATE)):
+    for name, words, colour in (("compute_share", "computes", TEAL), ("memory_share", "moves", SLATE)):
+        parts.append(text(WIDTH - EDGE, up(decode[-1][name]) - 6, words, anchor="end"))
         for (x, one), (next_x, following) in pairwise(zip(places, decode, strict=True)):
             parts.append(
                 f'<line x1="{x:.1f}" y1="{up(one[name]):.1f}" x2="{next_x:.1f}" y2="{up(following[name]):.1f}" '
@@ -73,5 +77,5 @@ def _roofs(decode: Sequence[Row]) -> list[str]:
             )
     for x, one in zip(places, decode, strict=True):
         parts.append(text(x, HEIGHT - EDGE + 16, f"{one['batch']}"))
-        parts.append(text(x, HEIGHT - EDGE + 32, f"{one['tokens_per_s']:,.3g}/s"))
+        parts.append(text(x, HEIGHT - EDGE + 32, f"{one['tokens_per_s']:,.0f}/s"))
     return parts

@@ -120,7 +120,8 @@ def _kv_heads(config: Config, heads: int) -> int:
 def _windows(config: Config, count: int) -> list[int | None]:
     """Return each layer's window."""
     kinds = config.get("layer_types")
-    slides = config.get("sliding_window") is not None and config.get("use_sliding_window", True) is not False
+    used = config.get("use_sliding_window", not str(config.get("model_type")).startswith("qwen"))  # Qwen's default: no
+    slides = config.get("sliding_window") is not None and used is not False
     window = whole(config, "sliding_window") if slides else None
     if kinds is None:
         first = whole(config, "max_window_layers", low=0, absent=0)  # Qwen's: layers from this one on slide

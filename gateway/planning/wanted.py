@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -16,14 +15,15 @@ from prefix_store.retention import parse_duration
 AUTO: Final = "auto"
 DTYPES: Final = (AUTO, "float32", "bfloat16", "float16")
 KV_DTYPES: Final = (AUTO, *BYTES)
-MOST_TOKENS: Final = 1 << 27
+MOST_TOKENS: Final = 1 << 24
+LEAST: Final = 1e-9  # of a share and of a rate
 MOST_RATE: Final = 1e9
 LARGEST: Final = 1e24  # of bytes, operations, bytes a second
 WHOLE: Final = {  # flag: least, most
     "length": (2, MOST_TOKENS),
     "prefix_tokens": (1, MOST_TOKENS),
     "block_tokens": (1, 4096),
-    "step_tokens": (16, MOST_TOKENS),
+    "step_tokens": (64, MOST_TOKENS),
     "tensor_parallel": (1, 1024),
 }
 
@@ -61,11 +61,10 @@ class Wanted:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise Unplannable(f"{flag(name)}: expected a whole number from {low} to {high:,}, not {value}")
-        _above_zero("--gpu-memory-utilization", self.utilization, 1.0)
-        _above_zero("--new-share", self.new_share, 1.0)
-        _above_zero("--rate", self.rate, MOST_RATE)
-        if not 0.0 <= self.promise_budget <= 1.0:
-            raise Unplannable(f"--promise-budget: expected a number from 0 to 1, not {self.promise_budget:g}")
+        _between("--gpu-memory-utilization", self.utilization, LEAST, 1.0)
+        _between("--new-share", self.new_share, LEAST, 1.0)
+        _between("--rate", self.rate, LEAST, MOST_RATE)
+        _between("--promise-budget", self.promise_budget, 0.0, 1.0)
         if self.kv_bytes is not None and self.memory is not None:
             raise Unplannable("--kv-bytes: give it or --gpu-memory, not both: each says how much there is for K and V")
         if self.device is None and (self.flops is None) != (self.bandwidth is None):
@@ -102,7 +101,7 @@ def speed(name: str, text: str | None) -> float | None:
             read = float(parse_size(text))
         except (ValueError, OverflowError) as error:
             raise Unplannable(f"{name}: expected a number such as 989T or 3.35e12, not {text[:40]!r}") from error
-    _above_zero(name, read, LARGEST)
+    _between(name, read, 1.0, LARGEST)
     return read
 
 
@@ -123,6 +122,6 @@ def _one_of(name: str, value: str, known: Iterable[str]) -> None:
         raise Unplannable(f"{name}: expected one of {', '.join(known)}, not {value[:40]!r}")
 
 
-def _above_zero(name: str, value: float, most: float) -> None:
-    if not (math.isfinite(value) and 0.0 < value <= most):
-        raise Unplannable(f"{name}: expected a number above 0 up to {most:g}, not {value:g}")
+def _between(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # neither is what is not a number
+        raise Unplannable(f"{name}: expected a number from {low:g} to {high:g}, not {value:g}")
