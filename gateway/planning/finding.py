@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import msgspec
 from engine.errors import ModelRefused
 from engine.weights import DEFAULT_MODEL, HUB_ID, hub_refusals
 from gateway.planning.errors import Unplannable
+from gateway.planning.shape import Config, Found
 
 LARGEST_FILE: Final = 8 << 20  # bytes of a configuration
 PATIENCE_S: Final = 120  # for transformers to be imported
@@ -41,7 +41,7 @@ SLIDES: Final = {  # by family, what a configuration must say so that its layers
     "smollm3": ("sliding_window", "layer_types"),
 }
 HEADED: Final = frozenset({"llama", "mistral", "qwen2"})  # whose head size follows from the others where it is not said
-KNOWN: Final[Mapping[str, Mapping[str, Any]]] = {
+KNOWN: Final[Mapping[str, Config]] = {
     DEFAULT_MODEL: {
         "model_type": "llama",
         "num_hidden_layers": 30,
@@ -59,15 +59,6 @@ KNOWN: Final[Mapping[str, Mapping[str, Any]]] = {
         "dtype": "float32",
     }
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A model's configuration, and what is known of its weights besides."""
-
-    name: str
-    config: Mapping[str, Any]
-    bytes_on_disk: int | None = None  # of a folder's safetensors
 
 
 def find(model: str) -> Found:
@@ -92,7 +83,7 @@ def find(model: str) -> Found:
     )
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def _read(file: Path) -> Config:
     """Return the configuration of the text model in a file, with nothing left unsaid. Raises Unplannable."""
     try:
         if file.stat().st_size > LARGEST_FILE:
@@ -107,7 +98,7 @@ def _read(file: Path) -> Mapping[str, Any]:
     return told if _says_all(told) else _filled(told, file)
 
 
-def _says_all(config: Mapping[str, Any]) -> bool:
+def _says_all(config: Config) -> bool:
     family = config.get("model_type")
     if not isinstance(family, str) or family not in SLIDES or "text_config" in config:
         return False
@@ -115,7 +106,7 @@ def _says_all(config: Mapping[str, Any]) -> bool:
     return all(config.get(name) is not None for name in needed) and all(name in config for name in SLIDES[family])
 
 
-def _filled(config: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+def _filled(config: Config, file: Path) -> Config:
     """Ask transformers for what a configuration leaves to its class. Raises Unplannable."""
     if not isinstance(config.get("model_type"), str):
         raise Unplannable(f"{file}: model_type: missing; a transformers configuration names its family there")

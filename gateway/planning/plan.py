@@ -10,11 +10,10 @@ from typing import Any, Final
 
 from gateway.planning import capacity, kv
 from gateway.planning.errors import Unplannable
-from gateway.planning.finding import Found
 from gateway.planning.machines import MACHINES
 from gateway.planning.parameters import Parameters, count, weight_bytes
 from gateway.planning.roofline import Cost, Model, Roofs, break_even, prefill, step
-from gateway.planning.shape import Shape, shape_of
+from gateway.planning.shape import Found, Shape, shape_of
 from gateway.planning.wanted import AUTO, Wanted
 from prefix_store.classes import CLASSES
 

@@ -24,6 +24,15 @@ SHOWN: Final = 60  # characters of a wrong value that a message repeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A model's configuration, and what is known of its weights besides."""
+
+    name: str
+    config: Config
+    bytes_on_disk: int | None = None  # of a folder's safetensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """The attention of one layer."""
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.planning.errors import Unplannable
-from gateway.planning.finding import Found
 from gateway.planning.kv import BYTES
 from gateway.planning.machines import MACHINES
+from gateway.planning.parameters import FAMILIES
 from gateway.planning.plan import DEFAULT_KV_BYTES, planned
+from gateway.planning.shape import Found
 from gateway.planning.wanted import DTYPES, KV_DTYPES, Wanted
 from prefix_store.classes import BUILT_IN
 from prefix_store.policy import Policy
 from tests.planning.configs import GEMMA3_1B, GPT_OSS_20B, LLAMA_70B, PUBLISHED, saved
 
+DOCUMENT = Path(__file__).parents[2] / "docs/planning.md"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -288,6 +293,29 @@ def test_no_plan_brings_torch_in(tmp_path):
     assert done.stderr.strip() == "[]"
 
 
+def test_every_option_is_in_the_document():
+    """docs/planning.md lists each option with its default and its help, word for word and in order."""
+    (command,) = (one for one in get_command(app).commands.values() if one.name == "plan")
+    options = [one for one in command.params if one.opts[0].startswith("--")]
+    told = re.findall(r"^\| `(--[\w-]+)` \| (?:`(\S+)`|-) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    assert told == [
+        (one.opts[0], "" if one.default in {None, False} else str(one.default), one.help) for one in options
+    ]
+
+
+def test_every_machine_and_family_is_in_the_document():
+    """docs/planning.md lists each machine with its numbers and source, and each family that is counted."""
+    text = DOCUMENT.read_text()
+    for name, machine in MACHINES.items():
+        speeds = [
+            f"{machine.flops / 1e12:g}",
+            "-" if machine.flops_float32 is None else f"{machine.flops_float32 / 1e12:g}",
+        ]
+        sizes = [f"{machine.bandwidth / 1e9:g}", "-" if machine.memory is None else f"{machine.memory / 1e9:g}"]
+        assert " | ".join([f"| `{name}`", *speeds, *sizes, f"{machine.source} |"]) in text
+    assert f"counted by family: {', '.join(FAMILIES)}." in text
+
+
 wanted = st.fixed_dictionaries(
     {
         "dtype": st.sampled_from(DTYPES),
@@ -308,12 +336,14 @@ wanted = st.fixed_dictionaries(
 @given(st.sampled_from(sorted(PUBLISHED)), wanted)
 def test_every_plan_is_json_of_numbers_or_a_refusal(name, options):
     """Whatever is asked, the plan is made or refused by name, and nothing in it is endless or undefined."""
+    refused, plan = "", None
     try:
         plan = planned(Found(name=name, config=PUBLISHED[name][0]), Wanted(**options))
-    except Unplannable as refused:
-        assert str(refused).startswith("--")
+    except Unplannable as error:
+        refused = str(error)
+    assert (plan is None) is refused.startswith("--")
+    assert msgspec.json.decode(msgspec.json.encode(plan)) == plan
+    if plan is None:
         return
-    text = msgspec.json.encode(plan)
-    assert msgspec.json.decode(text) == plan
     assert plan["capacity"]["blocks"] * plan["kv"]["bytes_per_block"] <= plan["capacity"]["kv_bytes"]
     assert plan["kv_cache_dtype"] in BYTES
