@@ -23,21 +23,28 @@ from gateway.planning.shape import Config, Found
 
 LARGEST_FILE: Final = 8 << 20  # bytes of a configuration
 PATIENCE_S: Final = 120  # for transformers to be imported
-SAID: Final = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "vocab_size")
-SLIDES: Final = {  # by family, what a configuration must say so that its layers' windows are no class's default
+SAID: Final = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "intermediate_size",
+    "vocab_size",
+)
+NEEDS: Final = {  # by family, what else a configuration must say, since the class's default for it is no plain absence
     "llama": (),
     "gemma": (),
     "granite": (),
     "olmo2": (),
     "mistral": ("sliding_window",),
-    "mixtral": ("sliding_window",),
+    "mixtral": ("sliding_window", "num_local_experts", "num_experts_per_tok"),
     "phi3": ("sliding_window",),
     "qwen2": ("use_sliding_window",),
     "qwen3": ("use_sliding_window",),
-    "qwen3_moe": ("use_sliding_window",),
+    "qwen3_moe": ("use_sliding_window", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "gemma2": ("sliding_window", "layer_types"),
     "gemma3_text": ("sliding_window", "layer_types"),
-    "gpt_oss": ("sliding_window", "layer_types"),
+    "gpt_oss": ("sliding_window", "layer_types", "num_local_experts", "num_experts_per_tok"),
     "smollm3": ("sliding_window", "layer_types"),
 }
 HEADED: Final = frozenset({"llama", "mistral", "qwen2"})  # whose head size follows from the others where it is not said
@@ -100,10 +107,10 @@ def _read(file: Path) -> Config:
 
 def _says_all(config: Config) -> bool:
     family = config.get("model_type")
-    if not isinstance(family, str) or family not in SLIDES or "text_config" in config:
+    if not isinstance(family, str) or family not in NEEDS or "text_config" in config:
         return False
     needed = SAID if family in HEADED else (*SAID, "head_dim")
-    return all(config.get(name) is not None for name in needed) and all(name in config for name in SLIDES[family])
+    return all(config.get(name) is not None for name in needed) and all(name in config for name in NEEDS[family])
 
 
 def _filled(config: Config, file: Path) -> Config:

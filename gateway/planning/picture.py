@@ -23,9 +23,7 @@ def svg(told: Row) -> str:
     machine = told["machine"]
     if machine is not None:
         place = machine["device"] or "the machine given"
-        title = (
-            f"Decoding after {told['kv']['length']:,} tokens on {place}, by batch: of its computing, of its bandwidth"
-        )
+        title = f"Decoding token {told['kv']['length']:,} on {place}, by batch: share of its compute and bandwidth"
         below.append((title, _roofs(machine["decode"])))
     return pages(below)
 
@@ -42,7 +40,7 @@ def _bars(variants: Sequence[Row], most: int) -> list[str]:
 
 def _residents(retention: Row) -> str:
     rate = retention["rate"] * retention["new_share"]
-    return f"Prefixes of {retention['kept_tokens']:,} tokens resident at {rate:g} new ones a second, of the pool"
+    return f"Prefixes of {retention['kept_tokens']:,} tokens resident at {rate:g} new ones a second, share of the pool"
 
 
 def _resident(classes: Sequence[Row]) -> list[str]:
@@ -68,7 +66,7 @@ def _bar(at: int, count: int, share: float | None, fill: str) -> list[str]:
 def _roofs(decode: Sequence[Row]) -> list[str]:
     parts = []
     places = [across(at + 1, len(decode) + 2) for at in range(len(decode))]
-    for name, words, colour in (("compute_share", "computes", TEAL), ("memory_share", "moves", SLATE)):
+    for name, words, colour in (("compute_share", "compute", TEAL), ("memory_share", "bandwidth", SLATE)):
         parts.append(text(WIDTH - EDGE, up(decode[-1][name]) - 6, words, anchor="end"))
         for (x, one), (next_x, following) in pairwise(zip(places, decode, strict=True)):
             parts.append(

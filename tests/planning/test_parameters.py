@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from engine.defaults import filled
-from gateway.planning.finding import KNOWN, SLIDES, find
+from gateway.planning.finding import KNOWN, NEEDS, find
 from gateway.planning.parameters import FAMILIES, count, weight_bytes
 from gateway.planning.shape import shape_of
 from tests.planning.configs import (
@@ -139,12 +139,26 @@ def test_the_known_name_is_the_model_that_it_names(tmp_path):
     assert found.total == counted_by_transformers(config) == 134_515_008
 
 
+def test_each_family_that_is_counted_says_what_it_needs():
+    """A family's count and the fields that stand in for its class are kept together."""
+    assert set(NEEDS) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("field", ["num_local_experts", "layer_types", "intermediate_size"])
+def test_what_is_missing_is_asked_for(field, tmp_path):
+    """GPT-OSS without one of its fields is read with its class's default, not as if it had none."""
+    file = saved(tmp_path, {key: value for key, value in GPT_OSS_20B.items() if key != field})
+    whole = find(str(file)).config
+    default = {"num_local_experts": 128, "layer_types": GPT_OSS_20B["layer_types"], "intermediate_size": 2880}[field]
+    assert whole[field] == default
+    assert shape_of(whole) == shape_of(GPT_OSS_20B)
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt_oss"])
 def test_a_whole_configuration_reads_as_transformers_fills_it(family, tmp_path):
     """What is taken as it is has the shape and count that transformers' class gives it."""
     config = {one["model_type"]: one for one, _ in PUBLISHED.values()}[family]
     file = saved(tmp_path, config)
-    assert family in SLIDES
     assert find(str(file)).config == config
     whole = msgspec.json.decode(msgspec.json.encode(filled(dict(config)), enc_hook=str))
     assert shape_of(whole) == shape_of(config)
