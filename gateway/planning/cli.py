@@ -5,10 +5,13 @@ Rule: what a person can put right is one line on stderr and exit code 2.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 Given = str | None
 
@@ -73,7 +76,10 @@ def plan(
             bandwidth=wanted.speed("--bandwidth", bandwidth),
             tensor_parallel=tensor_parallel,
         )
-        told = plan.planned(finding.find(model), options)
+        console = Console(stderr=True)
+        with console.status(f"Reading {escape(model)}") if console.is_terminal else nullcontext():
+            found = finding.find(model)
+        told = plan.planned(found, options)
         if picture is not None:
             save(svg(told), picture)
     except (ConfigError, Unplannable) as error:

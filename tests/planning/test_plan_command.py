@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from engine.defaults import filled
 from gateway.cli import app
 from gateway.planning.errors import Unplannable
+from gateway.planning.finding import find
 from gateway.planning.kv import BYTES
 from gateway.planning.machines import MACHINES
 from gateway.planning.parameters import FAMILIES
@@ -123,14 +125,12 @@ def test_what_a_configuration_leaves_to_its_class_is_asked_of_transformers(tmp_p
     assert (plan["layers"], plan["sliding_layers"], plan["window"], plan["dtype"]) == (34, 29, 1024, "bfloat16")
 
 
-def test_other_layers_have_other_heads(tmp_path):
+def test_other_layers_have_other_heads():
     """Gemma 4's global layers have heads of 512, and Gemma 3n's last layers keep nothing of their own."""
-    small = {"num_hidden_layers": 30, "vocab_size": 262144, "dtype": "bfloat16"}
-    four = told(saved(tmp_path, {"model_type": "gemma4_text"} | small), "--length", "4096")
-    assert four["head_dim"] == [256, 512]
+    four = planned(Found(name="four", config=filled({"model_type": "gemma4_text", "dtype": "bfloat16"})), Wanted())
+    assert (four["head_dim"], four["parameters"]) == ([256, 512], None)
     assert four["kv"]["bytes_per_token"] == 2 * 4 * 2 * (25 * 256 + 5 * 512)
-    assert four["parameters"] is None
-    three = told(saved(tmp_path, {"model_type": "gemma3n_text", "dtype": "bfloat16"}))
+    three = planned(Found(name="three", config=filled({"model_type": "gemma3n_text", "dtype": "bfloat16"})), Wanted())
     assert (three["layers"], three["layers_without_own_kv"]) == (35, 15)
     assert three["kv"]["bytes_per_token"] == 20 * 2 * 2 * 256 * 2
 
@@ -244,13 +244,16 @@ def test_a_hub_id_in_the_hubs_cache_needs_no_network(tmp_path, monkeypatch):
 
 def test_a_family_that_is_not_counted_takes_its_weights_from_the_folder(tmp_path):
     """Without a count, what lies in the folder or --weight-bytes is taken, and without either a memory is refused."""
-    config = {"model_type": "gemma3n_text", "dtype": "bfloat16"}
-    file = saved(tmp_path, config)
-    code, _, err = run(file, "--gpu-memory", "24GB")
-    assert (code, err.startswith("keepwarm: --weight-bytes: not known for this model")) == (2, True)
+    saved(tmp_path, LLAMA_70B)
     (tmp_path / "model.safetensors").write_bytes(bytes(1000))
-    assert told(tmp_path, "--gpu-memory", "24GB")["weight_bytes"] == 1000
-    assert told(file, "--gpu-memory", "24GB", "--weight-bytes", "4GB")["weight_bytes"] == 4 * 10**9
+    assert find(str(tmp_path)).bytes_on_disk == 1000
+    novel, memory = LLAMA_70B | {"model_type": "novel"}, 24 * 10**9
+    lying = planned(Found(name="x", config=novel, bytes_on_disk=1000), Wanted(memory=memory))
+    assert (lying["weight_bytes"], lying["parameters"]) == (1000, None)
+    given = Wanted(memory=memory, weight_bytes=4 * 10**9)
+    assert planned(Found(name="x", config=novel), given)["weight_bytes"] == 4 * 10**9
+    with pytest.raises(Unplannable, match=r"^--weight-bytes: not known for this model"):
+        planned(Found(name="x", config=novel), Wanted(memory=memory))
 
 
 def test_a_memory_that_holds_no_sequence_says_what_it_would_take(tmp_path):
