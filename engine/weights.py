@@ -217,6 +217,15 @@ def _checked(folder: Path) -> Path:
 def _downloaded(model: str, progress: Progress) -> Path:
     """Return the hub's snapshot of `model`, from Hugging Face's own cache where it is there."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415  a quarter of a second that local models do not pay
+
+    progress(f"Downloading {model}", 0, 0)
+    with hub_refusals(model, instead="a local folder or GGUF file"):
+        return Path(snapshot_download(model, allow_patterns=list(HUB_FILES)))
+
+
+@contextlib.contextmanager
+def hub_refusals(model: str, *, instead: str) -> Iterator[None]:
+    """Turn what the hub's client raises into ModelRefused; `instead` is what else may be given."""
     from huggingface_hub.errors import (  # noqa: PLC0415
         GatedRepoError,
         HfHubHTTPError,
@@ -225,17 +234,15 @@ def _downloaded(model: str, progress: Progress) -> Path:
         RepositoryNotFoundError,
     )
 
-    progress(f"Downloading {model}", 0, 0)
     try:
-        return Path(snapshot_download(model, allow_patterns=list(HUB_FILES)))
+        yield
     except GatedRepoError as error:
         raise ModelRefused(f"{model} asks for consent on the hub: accept its terms there and set HF_TOKEN.") from error
     except RepositoryNotFoundError as error:
         raise ModelRefused(f"The hub has no model {model}, or it is private: check the name, set HF_TOKEN.") from error
     except LocalEntryNotFoundError as error:
         raise ModelRefused(
-            f"{model} is not on this machine and the hub cannot be reached. Go online once, or give a local folder "
-            "or GGUF file."
+            f"{model} is not on this machine and the hub cannot be reached. Go online once, or give {instead}."
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelRefused(f"{model} could not be downloaded: {str(error).splitlines()[0]}") from error

@@ -1,4 +1,4 @@
-"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `simulate`, `config check`, `version`.
+"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `simulate`, `plan`, `config check`, `version`.
 
 Every option comes from the table in `gateway.config`. Rule: what a person can put right is said in one line on stderr
 with exit code 2; a traceback means a bug of ours.
@@ -24,6 +24,7 @@ from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
 from gateway.logs import set_up_logs
 from gateway.operator_cli import HERE, operators
+from gateway.planning.cli import plan
 from gateway.simulation.cli import simulate
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ app.add_typer(config_app)
 app.add_typer(operators)
 app.command()(advise)
 app.command()(simulate)
+app.command()(plan)
 
 
 def _option(name: str) -> Any:

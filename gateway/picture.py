@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
@@ -21,6 +21,16 @@ def bar(low: float, high: float) -> str:
 def page(title: str, parts: Iterable[str]) -> str:
     """Return an SVG whose upright axis goes from 0 to 100 %."""
     return "\n".join([*_head(title), *parts, "</svg>"]) + "\n"
+
+
+def pages(below: Sequence[tuple[str, Iterable[str]]]) -> str:
+    """Return one SVG with several such pages, by title and parts, one below the other."""
+    inner = (
+        page(title, parts).replace("<svg ", f'<svg y="{at * HEIGHT}" width="{WIDTH}" height="{HEIGHT}" ', 1)
+        for at, (title, parts) in enumerate(below)
+    )
+    box = f"0 0 {WIDTH} {HEIGHT * len(below)}"
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" role="img">\n{"".join(inner)}</svg>\n'
 
 
 def text(x: float, y: float, words: str, *, anchor: str = "middle") -> str:

@@ -40,6 +40,7 @@ def advise(
     from gateway.admin.client import CallFailed  # noqa: PLC0415 - only this command needs them
     from gateway.advice import command  # noqa: PLC0415
     from gateway.advice.errors import Unreadable  # noqa: PLC0415
+    from gateway.errors import ConfigError  # noqa: PLC0415
 
     try:
         if trace is None:
@@ -51,7 +52,7 @@ def advise(
             told = command.traced(trace, wanted)
         if picture is not None:
             command.draw(told, picture)
-    except (CallFailed, Unreadable) as error:
+    except (CallFailed, ConfigError, Unreadable) as error:
         typer.echo(f"keepwarm: {error}", err=True)
         raise typer.Exit(1 if isinstance(error, CallFailed) else 2) from error
     command.show(told, as_json=json)

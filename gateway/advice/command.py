@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import typer
 from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -26,6 +24,7 @@ from gateway.advice.advise import MS, Adviser, Pool, Trial, Unpriced, pass_over
 from gateway.advice.errors import Unreadable
 from gateway.advice.replay import Replay
 from gateway.advice.trace import Group, read_trace
+from gateway.telling import page, print_json, save
 from prefix_store.classes import CLASSES
 from prefix_store.retention import parse_duration
 from prefix_store.reuse import Use
@@ -137,21 +136,16 @@ def _progress(path: Path) -> Iterator[Any]:
 
 
 def draw(told: Json, file: Path) -> None:
-    """Write the curve as SVG. Raises Unreadable when the file cannot be written."""
-    try:
-        file.write_text(picture.svg(told["curve"], "Read ratio by TTL"), encoding="utf-8")
-    except OSError as error:
-        raise Unreadable(f"--picture {file}: {error.strerror}") from error
+    """Write the curve as SVG. Raises ConfigError when the file cannot be written."""
+    save(picture.svg(told["curve"], "Read ratio by TTL"), file)
 
 
 def show(told: Json, *, as_json: bool) -> None:
     """Print it."""
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(told)).decode())
+        print_json(told)
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=PAGE_WIDTH, highlight=False)
+    console = page(PAGE_WIDTH)
     sample = told["sample"]
     if sample is None:
         console.print("No traffic was seen yet.")

@@ -29,6 +29,7 @@ def simulate(
 ) -> None:
     """Replay a trace over simulated replicas under each policy, by the code that routes in service."""
     from gateway.advice.errors import Unreadable  # noqa: PLC0415 - only this command needs them
+    from gateway.errors import ConfigError  # noqa: PLC0415
     from gateway.simulation import command  # noqa: PLC0415
 
     try:
@@ -44,7 +45,7 @@ def simulate(
         told = command.simulated(trace, wanted)
         if picture is not None:
             command.draw(told, picture)
-    except Unreadable as error:
+    except (ConfigError, Unreadable) as error:
         typer.echo(f"keepwarm: {error}", err=True)
         raise typer.Exit(2) from error
     command.show(told, as_json=json)

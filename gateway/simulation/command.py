@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-import msgspec
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -27,6 +25,7 @@ from gateway.routing.router import Policy
 from gateway.routing.simulate import Machine, Outcome, Simulation, ideal
 from gateway.simulation import picture
 from gateway.simulation.reading import arrivals, block_tokens
+from gateway.telling import page, print_json, save
 from prefix_store.classes import CLASSES
 
 Json = dict[str, Any]
@@ -147,22 +146,17 @@ def _progress(trace: Path, passes: int) -> Iterator[Callable[[str], Callable[[in
 
 
 def draw(told: Json, file: Path) -> None:
-    """Write the picture as SVG. Raises Unreadable when the file cannot be written."""
+    """Write the picture as SVG. Raises ConfigError when the file cannot be written."""
     title = f"Prompt tokens read, {told['trace']} over {told['replicas']} replicas"
-    try:
-        file.write_text(picture.svg(told["policies"], told["ideal"]["read_ratio"] or 0.0, title), encoding="utf-8")
-    except OSError as error:
-        raise Unreadable(f"--picture {file}: {error.strerror}") from error
+    save(picture.svg(told["policies"], told["ideal"]["read_ratio"] or 0.0, title), file)
 
 
 def show(told: Json, *, as_json: bool) -> None:
     """Print it."""
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(told)).decode())
+        print_json(told)
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=PAGE_WIDTH, highlight=False)
+    console = page(PAGE_WIDTH)
     if not told["requests"]:
         console.print("The trace has no requests.")
         return
