@@ -16,6 +16,7 @@ from tests.e2e.conftest import Server, StartServer, start_server, tiny_model
 __all__ = ["start_server", "tiny_model"]
 
 OPEN = ("--kv-bytes", "8MiB", "--open-tenants", ",".join(TENANTS))
+KEEPING = (*OPEN, "--ttl", "1h")  # longer than the tests take that look at what is kept, on any machine
 Visit = Callable[..., Awaitable[Page]]
 
 
@@ -36,14 +37,14 @@ def quiet(start_server: StartServer) -> Server:
 @pytest.fixture(scope="session")
 def seeded(start_server: StartServer) -> Seeded:
     """A gateway that has had a dozen requests, and gets no more."""
-    server = start_server(*OPEN)
+    server = start_server(*KEEPING)
     return Seeded(server, seed(server))
 
 
 @pytest.fixture(scope="session")
 def changing(start_server: StartServer) -> Seeded:
     """A gateway with traffic, which tests change; what they compare, they look at first."""
-    server = start_server(*OPEN)
+    server = start_server(*KEEPING)
     return Seeded(server, seed(server))
 
 
