@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import socket
 import subprocess
@@ -37,11 +39,17 @@ class Server:
 StartServer = Callable[..., Server]
 
 
+PORTS = range(20_000, 30_000)  # below those that the kernel hands out, so that no other socket comes first
+START = os.getpid() * 997 % len(PORTS)
+_to_try: Iterator[int] = itertools.cycle((*PORTS[START:], *PORTS[:START]))
+
+
 def free_port() -> int:
-    """Return a port that nobody listens on just now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens on just now; each time another, and others than in a run beside this one."""
+    for port in _to_try:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("the ports never end")
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.demo.server import free_ports
-from tests.e2e.conftest import until
+from tests.e2e.conftest import free_port, until
 from tests.state.servers import redis_binary
 
 pytestmark = pytest.mark.timeout(400)
@@ -86,7 +85,7 @@ def fleet(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Start what the document's five commands start, and end it."""
     assert shutil.which("curl"), "curl is missing; on Debian: apt-get install curl"
     home = tmp_path_factory.mktemp("fleet")
-    ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
+    ports = {port: str(free_port()) for port in PORTS}
     (_, file), *shell = [(language, here(text, ports, tiny_model.name)) for language, text in FENCE.findall(SECTION)]
     (home / "fleet.toml").write_text(file)
     fleet = Fleet(ports, commands(home / "bin"), home, tuple(text for _, text in shell))
