@@ -58,9 +58,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny-llama")
 
 
-@pytest.fixture(scope="session")
-def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    """Start servers and wait until they are ready; all end with the run."""
+@contextlib.contextmanager
+def servers(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start servers and wait until they are ready; all end with the block."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -84,17 +84,33 @@ def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         assert process.poll() is None, (home / "server.log").read_text()
         return server
 
-    yield start
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait(timeout=20)
+    try:
+        yield start
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(timeout=20)
 
 
 @pytest.fixture(scope="session")
-def server(start_server: StartServer) -> Server:
+def start_lasting(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start servers that last for the run."""
+    with servers(tiny_model, tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start servers that last for a module: each has half a gigabyte and works a little while it is idle."""
+    with servers(tiny_model, tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def server(start_lasting: StartServer) -> Server:
     """One server that most tests share."""
-    return start_server("--kv-bytes", "8MiB")
+    return start_lasting("--kv-bytes", "8MiB")
 
 
 @pytest.fixture
