@@ -73,7 +73,7 @@ async def visit(browser: Browser) -> AsyncIterator[Visit]:
         contexts.append(await browser.new_context(timezone_id="UTC", **context))
         await contexts[-1].route("**/*", only_home)
         page: Page = await contexts[-1].new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: problems.append(f"threw {error}"))
         page.on("console", heard)
         await page.goto(f"{server.admin_url}/{at}")
