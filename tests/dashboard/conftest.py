@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiohttp.test_utils import TestServer
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from tests.dashboard.made_up import MadeUp, serve
 
@@ -26,6 +26,9 @@ VIEWS = (
 )  # nor does importing these of views/
 Lay = Callable[..., Awaitable[Any]]
 Open = Callable[..., Awaitable[Page]]
+
+
+expect.set_options(timeout=20_000)  # a page on a busy machine takes its time to be as it should
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +69,7 @@ async def open_page(browser: Browser) -> AsyncIterator[Open]:
         servers.append(await serve(made))
         contexts.append(await browser.new_context(timezone_id="UTC", **context))
         page = await contexts[-1].new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: asked(request.url, made.url))
         page.on("console", lambda message: said(message.text))

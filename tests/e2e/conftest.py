@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import socket
 import subprocess
@@ -20,7 +22,7 @@ from openai import AsyncOpenAI, OpenAI
 from tests.e2e.answers import Answers, anthropic_sdk, async_anthropic_sdk, async_openai_sdk, openai_sdk
 from tests.tiny_model import save_tiny_model
 
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0  # below the limit of a test, which counts its setup too
 POLL_S = 0.1
 
 
@@ -37,11 +39,17 @@ class Server:
 StartServer = Callable[..., Server]
 
 
+PORTS = range(20_000, 30_000)  # below those that the kernel hands out, so that no other socket comes first
+START = os.getpid() * 997 % len(PORTS)
+_to_try: Iterator[int] = itertools.cycle((*PORTS[START:], *PORTS[:START]))
+
+
 def free_port() -> int:
-    """Return a port that nobody listens on just now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that nobody listens on just now; each time another, and others than in a run beside this one."""
+    for port in _to_try:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("the ports never end")
 
 
 @pytest.fixture(scope="session")
@@ -50,9 +58,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny-llama")
 
 
-@pytest.fixture(scope="session")
-def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    """Start servers and wait until they are ready; all end with the run."""
+@contextlib.contextmanager
+def servers(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start servers and wait until they are ready; all end with the block."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -76,17 +84,33 @@ def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         assert process.poll() is None, (home / "server.log").read_text()
         return server
 
-    yield start
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait(timeout=20)
+    try:
+        yield start
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(timeout=20)
 
 
 @pytest.fixture(scope="session")
-def server(start_server: StartServer) -> Server:
+def start_lasting(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start servers that last for the run."""
+    with servers(tiny_model, tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Start servers that last for a module: each has half a gigabyte and works a little while it is idle."""
+    with servers(tiny_model, tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def server(start_lasting: StartServer) -> Server:
     """One server that most tests share."""
-    return start_server("--kv-bytes", "8MiB")
+    return start_lasting("--kv-bytes", "8MiB")
 
 
 @pytest.fixture

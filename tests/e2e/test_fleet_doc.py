@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.demo.server import free_ports
-from tests.e2e.conftest import until
+from tests.e2e.conftest import free_port, until
 from tests.state.servers import redis_binary
 
 pytestmark = pytest.mark.timeout(400)
@@ -57,6 +56,11 @@ class Fleet:
         except OSError:
             return False
 
+    def counted(self) -> bool:
+        """Whether the second gateway has counted its answer, which it does once that is sent whole."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['8101']}/admin/v1/upstreams", timeout=5) as answer:
+            return any(one["prompt_tokens"] for one in json.load(answer)["upstreams"])
+
 
 def here(text: str, ports: dict[str, str], model: str) -> str:
     """Put this run's ports and model where the document's are."""
@@ -81,7 +85,7 @@ def fleet(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Start what the document's five commands start, and end it."""
     assert shutil.which("curl"), "curl is missing; on Debian: apt-get install curl"
     home = tmp_path_factory.mktemp("fleet")
-    ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
+    ports = {port: str(free_port()) for port in PORTS}
     (_, file), *shell = [(language, here(text, ports, tiny_model.name)) for language, text in FENCE.findall(SECTION)]
     (home / "fleet.toml").write_text(file)
     fleet = Fleet(ports, commands(home / "bin"), home, tuple(text for _, text in shell))
@@ -110,17 +114,24 @@ def test_five_commands_start_it(fleet: Fleet) -> None:
     assert all(map(fleet.ready, SERVERS))
 
 
-def test_a_conversation_stays_with_its_replica(fleet: Fleet) -> None:
+@pytest.fixture(scope="module")
+def conversation(fleet: Fleet) -> list[str]:
+    """Hold the document's conversation once. Return the lines that it prints."""
+    return [line.strip() for line in fleet.run(fleet.blocks[1]).splitlines()]
+
+
+def test_a_conversation_stays_with_its_replica(conversation: list[str]) -> None:
     """Two turns through two gateways go to one replica, and the second reads from its cache what the first wrote."""
-    first, written, second, read = (line.strip() for line in fleet.run(fleet.blocks[1]).splitlines())
+    first, written, second, read = conversation
     assert first.lower().startswith("x-keepwarm-upstream: ")
     assert second == first
     assert int(written.partition(":")[2]) == 0
     assert int(read.partition(":")[2]) > 100
 
 
-def test_both_gateways_show_the_fleet(fleet: Fleet) -> None:
+def test_both_gateways_show_the_fleet(fleet: Fleet, conversation: list[str]) -> None:
     """The table and the JSON name both replicas, well, with the policy, and what the one that answered delivered."""
+    until(fleet.counted)
     table, _, rest = fleet.run(fleet.blocks[2]).partition("\n{")
     shown = json.loads("{" + rest)
     assert "delivered" in table

@@ -25,6 +25,7 @@ from tests.e2e.conftest import free_port, until
 from tests.relay.upstreams import Fake
 
 WORKERS = 4
+SEVERAL = 2  # where it is the same fact with any number above one
 KEY = "open-sesame"
 ANSWERS = ("keepwarm_http_responses_total", "/v1/chat/completions")
 
@@ -115,13 +116,15 @@ def there(pids: list[int | None]) -> list[int | None]:
 
 
 @asynccontextmanager
-async def started(folder: Path, toml: str, *flags: str, key: str = KEY) -> AsyncIterator[Gateway]:
-    """Run a gateway with four workers until the block is left."""
+async def started(
+    folder: Path, toml: str, *flags: str, workers: int = SEVERAL, key: str = KEY
+) -> AsyncIterator[Gateway]:
+    """Run a gateway with several workers until the block is left."""
     file = folder / "keepwarm.toml"
     file.write_text(toml)
     port, admin_port = free_port(), free_port()
     command = [sys.executable, "-m", "gateway.cli", "serve", "--config", str(file), "--no-engine"]
-    command += ["--workers", str(WORKERS), "--port", str(port), "--admin-port", str(admin_port), *flags]
+    command += ["--workers", str(workers), "--port", str(port), "--admin-port", str(admin_port), *flags]
     environ = os.environ | {"XDG_STATE_HOME": str(folder), "KEEPWARM_ADMIN_KEY": key}
     log = folder / "server.log"
     process = await asyncio.to_thread(begin, command, environ, log)
@@ -129,7 +132,7 @@ async def started(folder: Path, toml: str, *flags: str, key: str = KEY) -> Async
     try:
         async with aiohttp.ClientSession(headers=headers) as session:
             gateway = Gateway(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", process, log, session)
-            await gateway.told(b'"event": "worker_up"', WORKERS)
+            await gateway.told(b'"event": "worker_up"', workers)
             yield gateway
     finally:
         process.terminate()
@@ -142,7 +145,7 @@ async def started(folder: Path, toml: str, *flags: str, key: str = KEY) -> Async
 
 async def test_a_scrape_is_the_total_and_never_falls(fakes: tuple[Fake, Fake], tmp_path: Path) -> None:
     """100 requests to 4 workers are 100 in each of 20 scrapes and after one is killed, which begins again."""
-    async with started(tmp_path, fakes[0].toml() + fakes[1].toml()) as gateway:
+    async with started(tmp_path, fakes[0].toml() + fakes[1].toml(), workers=WORKERS) as gateway:
         await asyncio.gather(*(gateway.chat() for _ in range(100)))
         assert len(fakes[0].seen) + len(fakes[1].seen) == 100
         before: dict[tuple[str, str], float] = {}
@@ -174,7 +177,7 @@ async def test_a_scrape_is_the_total_and_never_falls(fakes: tuple[Fake, Fake], t
 
 async def test_operators_see_one_gateway(fakes: tuple[Fake, Fake], tmp_path: Path) -> None:
     """Requests, upstreams and usage are those of all workers, page by page; a policy and a drain hold for all."""
-    async with started(tmp_path, fakes[0].toml() + fakes[1].toml()) as gateway:
+    async with started(tmp_path, fakes[0].toml() + fakes[1].toml(), workers=WORKERS) as gateway:
         await asyncio.gather(*(gateway.chat() for _ in range(40)))
         shown, place = list[str](), ""
         for size in (15, 15, 10):
@@ -224,7 +227,7 @@ async def test_a_file_read_again_holds_for_all_workers_and_for_those_to_come(
     async with started(tmp_path, a.toml()) as gateway:
         (tmp_path / "keepwarm.toml").write_text(b.toml())
         gateway.process.send_signal(signal.SIGHUP)
-        await gateway.told(b'"event": "reloaded"', WORKERS + 1)  # the first one takes it twice
+        await gateway.told(b'"event": "reloaded"', SEVERAL + 1)  # the first one takes it twice
         assert set(await asyncio.gather(*(gateway.chat() for _ in range(30)))) == {"b"}
         (tmp_path / "keepwarm.toml").write_text("[[upstreams]]\nname = 1\n")
         status, answer = await gateway.asked("POST", "reload")
@@ -233,7 +236,7 @@ async def test_a_file_read_again_holds_for_all_workers_and_for_those_to_come(
         for pid in await gateway.pids():
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-        await gateway.told(b'"event": "worker_up"', 2 * WORKERS)
+        await gateway.told(b'"event": "worker_up"', 2 * SEVERAL)
         assert set(await asyncio.gather(*(gateway.chat() for _ in range(30)))) == {"b"}
         page = await gateway.lasting()
         results = [page["keepwarm_config_reload_total", json.dumps({"result": word})] for word in ("done", "refused")]

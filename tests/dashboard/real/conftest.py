@@ -11,11 +11,12 @@ import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, Route
 
 from tests.dashboard.real.traffic import TENANTS, Sums, seed
-from tests.e2e.conftest import Server, StartServer, start_server, tiny_model
+from tests.e2e.conftest import Server, StartServer, start_lasting, start_server, tiny_model
 
-__all__ = ["start_server", "tiny_model"]
+__all__ = ["start_lasting", "start_server", "tiny_model"]
 
 OPEN = ("--kv-bytes", "8MiB", "--open-tenants", ",".join(TENANTS))
+KEEPING = (*OPEN, "--ttl", "1h")  # longer than the tests take that look at what is kept, on any machine
 Visit = Callable[..., Awaitable[Page]]
 
 
@@ -28,22 +29,22 @@ class Seeded:
 
 
 @pytest.fixture(scope="session")
-def quiet(start_server: StartServer) -> Server:
+def quiet(start_lasting: StartServer) -> Server:
     """A gateway that has had no request."""
-    return start_server(*OPEN)
+    return start_lasting(*OPEN)
 
 
 @pytest.fixture(scope="session")
-def seeded(start_server: StartServer) -> Seeded:
+def seeded(start_lasting: StartServer) -> Seeded:
     """A gateway that has had a dozen requests, and gets no more."""
-    server = start_server(*OPEN)
+    server = start_lasting(*KEEPING)
     return Seeded(server, seed(server))
 
 
 @pytest.fixture(scope="session")
-def changing(start_server: StartServer) -> Seeded:
+def changing(start_lasting: StartServer) -> Seeded:
     """A gateway with traffic, which tests change; what they compare, they look at first."""
-    server = start_server(*OPEN)
+    server = start_lasting(*KEEPING)
     return Seeded(server, seed(server))
 
 
@@ -72,7 +73,7 @@ async def visit(browser: Browser) -> AsyncIterator[Visit]:
         contexts.append(await browser.new_context(timezone_id="UTC", **context))
         await contexts[-1].route("**/*", only_home)
         page: Page = await contexts[-1].new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: problems.append(f"threw {error}"))
         page.on("console", heard)
         await page.goto(f"{server.admin_url}/{at}")
