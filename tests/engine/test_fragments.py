@@ -67,7 +67,7 @@ class Ballast:
     def drop(self, hold: Hold) -> None:
         """Give its blocks back."""
         self.holds.remove(hold)
-        self._cache.release(hold, now=self._clock())
+        self._cache.release(hold, bytearray(), 0, now=self._clock())
 
 
 def extents(bench: Bench) -> list[int]:
