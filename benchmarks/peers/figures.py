@@ -6,7 +6,7 @@ Rule: a value is the median over the sitting's rounds, and a ratio is of two suc
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from benchmarks.peers.rows import Row, RowsRefused
 
 NAME: Final = "peers"
 OURS: Final = "keepwarm"
-VLLM: Final = "vllm"
+VLLM, VLLM_ALL_CORES = "vllm", "vllm-all-cores"
 LEAST_CACHED: Final = 0.5  # of warm prompts, on a server that tells; less would not be warm
 
 Rounds = Mapping[str, Sequence[Sequence[Row]]]  # by server: the rows of each round
@@ -81,9 +81,10 @@ def median(rounds: Rounds, server: str, measure: Measure) -> float | None:
     return statistics.median(values) if values else None
 
 
-def best_peer(rounds: Rounds, measure: Measure) -> tuple[str, float] | None:
-    """Return the peer with the least value."""
-    found = [(value, name) for name in rounds if name != OURS and (value := median(rounds, name, measure)) is not None]
+def best_peer(rounds: Rounds, measure: Measure, among: Container[str] | None = None) -> tuple[str, float] | None:
+    """Return the peer with the least value, of all or of those named."""
+    peers = [name for name in rounds if name != OURS and (among is None or name in among)]
+    found = [(value, name) for name in peers if (value := median(rounds, name, measure)) is not None]
     return (min(found)[1], min(found)[0]) if found else None
 
 
@@ -104,13 +105,11 @@ def result(rounds: Rounds, facts: Mapping[str, float | int | str]) -> Result:
 
 def targets(rounds: Rounds) -> list[Target]:
     """Hold ours against the best peer, against vLLM and against itself, as far as they were measured."""
-    found = []
-    for measure, limit in AGAINST_BEST:
-        best = best_peer(rounds, measure)
-        if best is not None:
-            found.append(_against(rounds, measure, limit, f"the best peer's ({best[0]})", best[1]))
-    for measure, limit in AGAINST_VLLM:
-        found.append(_against(rounds, measure, limit, f"{VLLM}'s", median(rounds, VLLM, measure)))
+    found = [
+        _against(measure, limit, median(rounds, OURS, measure), best_peer(rounds, measure, among), among)
+        for among, held in ((None, AGAINST_BEST), ((VLLM, VLLM_ALL_CORES), AGAINST_VLLM))
+        for measure, limit in held
+    ]
     wall, cold = median(rounds, OURS, BURST), median(rounds, OURS, COLD)
     by = None if wall is None or cold is None else ratio(1000 * wall, 2 * cold)
     if by is not None and wall is not None and cold is not None:
@@ -120,12 +119,17 @@ def targets(rounds: Rounds) -> list[Target]:
     return [each for each in found if each is not None]
 
 
-def _against(rounds: Rounds, measure: Measure, limit: float, whose: str, theirs: float | None) -> Target | None:
-    ours = median(rounds, OURS, measure)
-    by = None if ours is None else ratio(ours, theirs)
-    if by is None or ours is None or theirs is None:
+def _against(
+    measure: Measure, limit: float, ours: float | None, best: tuple[str, float] | None, among: Container[str] | None
+) -> Target | None:
+    if ours is None or best is None:
         return None
-    ceiling = f"{whose.removesuffix(chr(39) + 's')}: {_told(theirs, measure)}, Keepwarm: {_told(ours, measure)}"
+    peer, theirs = best
+    by = ratio(ours, theirs)
+    if by is None:
+        return None
+    whose = "the best peer's" if among is None else "vLLM's"
+    ceiling = f"{peer}: {_told(theirs, measure)}, Keepwarm: {_told(ours, measure)}"
     return Target(name=f"{WORDS[measure.key]}, by {whose}", value=by, limit=limit, unit="ratio", ceiling=ceiling)
 
 

@@ -131,8 +131,21 @@ def test_targets_hold_ours_against_the_best_peer() -> None:
         ("mix: first token of long prompts", 0.7, 1.0, True),
         ("burst, all answers", 1.25, 1.3, True),
     ]
-    assert targets[0].name == "cold first token, by the best peer's (vllm)"
-    assert targets[4].ceiling == "the best peer's (vllm): 25.00 s, Keepwarm: 17.50 s"
+    assert targets[0].name == "cold first token, by the best peer's"
+    assert targets[4].ceiling == "vllm: 25.00 s, Keepwarm: 17.50 s"
+
+
+def test_vllm_is_the_better_of_its_settings() -> None:
+    """Held against vLLM, the faster of both ways to start it counts, even where another peer is the best."""
+    rounds = {
+        "keepwarm": [measured(1.0)],
+        "vllm": [measured(4.0)],
+        "vllm-all-cores": [measured(2.0)],
+        "llama.cpp": [measured(0.5)],
+    }
+    ceilings = {target.name: target.ceiling for target in figures.targets(rounds)}
+    assert ceilings["mix: first token of long prompts, by vLLM's"] == "vllm-all-cores: 60.00 s, Keepwarm: 30.00 s"
+    assert ceilings["cold first token, by the best peer's"] == "llama.cpp: 5,000.0 ms, Keepwarm: 10,000.0 ms"
 
 
 def test_what_was_not_measured_has_no_target() -> None:
@@ -311,3 +324,4 @@ def test_what_is_told_of_a_server_names_no_folder() -> None:
     """Version, environment and flags are kept with results; paths of this machine are not among them."""
     assert servers.VLLM.told.startswith("0.32.0 VLLM_CPU_KVCACHE_SPACE=4 --dtype float32")
     assert not any("/" in server.told for server in servers.ALL)
+    assert len({server.name for server in servers.ALL}) == len(servers.ALL)
