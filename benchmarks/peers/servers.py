@@ -1,8 +1,8 @@
 """Each server as it is started: Keepwarm as `keepwarm serve` starts it, the peers as their manuals say.
 
-Rule: flags that have a say in speed stand in `flags`, are the same in every sitting, and are kept with its results. All
-serve one folder of weights in float32, and choose their threads themselves; vLLM, which then leaves a core out, is there
-a second time with all of them.
+Rule: what has a say in speed stands in `flags` and `environ`, the same in every sitting, and is kept with the results.
+All serve one folder of weights in float32, and choose their threads themselves; vLLM, which then leaves a core out, is
+there a second time with all of them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -91,7 +91,8 @@ def test_a_row_is_made_of_answers() -> None:
         for first, gap, cached in ((0.3, 0.02, 4), (0.1, None, None), (0.2, 0.04, 6))
     ]
     made = row("qa warm", answers, wall=1.0)
-    assert (made.ttft_p50, made.ttft_p95, made.ttft_max, made.itl) == (0.2, 0.3, 0.3, pytest.approx(0.03))
+    assert (made.ttft_p50, made.ttft_p95, made.ttft_max) == (0.2, 0.3, 0.3)
+    assert made.itl == pytest.approx(0.03)
     assert (made.n, made.prompt, made.cached, made.out, made.wall) == (3, 30, 10, 9, 1.0)
     assert row("one", answers[1:2]).itl is None
 
@@ -272,10 +273,10 @@ async def test_an_answer_is_read_whole() -> None:
     assert answer.first > 0 and answer.gap is not None and answer.gap >= 0
 
 
-def saying(text: str, status: int = 200) -> Callable[[web.Request], web.Response]:
+def saying(text: str, status: int = 200) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """A handler that says one thing."""
 
-    async def handler(_: web.Request) -> web.Response:
+    async def handler(_: web.Request) -> web.StreamResponse:
         return web.Response(text=text, status=status, content_type="text/event-stream")
 
     return handler
@@ -301,6 +302,7 @@ async def test_a_wrong_answer_is_no_number(text: str, status: int, said: str) ->
         await asked(app)
 
 
+@pytest.mark.timeout(300)  # two processes that load torch, and forty answers, on a machine that may be busy
 async def test_the_load_on_a_real_server(tmp_path: Path) -> None:
     """Keepwarm with a tiny model takes all four kinds of work: every row is there, and what should be warm is."""
     folder = save_tiny_model(tmp_path / "tiny", window=8192)
