@@ -23,6 +23,7 @@ START_S: Final = 180.0
 POLL_S: Final = 0.2
 PROBE_S: Final = 5.0
 STOP_S: Final = 15.0
+LAST: Final = 2000  # characters of a log that are quoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +85,13 @@ async def _ready(
             async with http.get(url, timeout=aiohttp.ClientTimeout(total=PROBE_S)) as response:
                 if response.status == 200:  # noqa: PLR2004 - ready
                     return
-        if process.returncode is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"{url} was not reached: {end_of(log)}")
+        if process.returncode is not None:
+            raise RuntimeError(f"{url} was not reached, its server ended with {process.returncode}: {end_of(log)}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{url} was not reached within {start_s:.0f} s: {end_of(log)}")
         await asyncio.sleep(POLL_S)
 
 
 def end_of(log: Path) -> str:
     """Return the last words in a log."""
-    return log.read_text(errors="replace")[-800:].strip()
+    return log.read_text(errors="replace")[-LAST:].strip()

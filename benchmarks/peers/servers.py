@@ -23,7 +23,12 @@ from engine.weights import DEFAULT_MODEL, resolve_in_subprocess
 from gateway.config import Settings, cache_dir
 
 START_S: Final = 1800.0
-OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+MANNERS: Final = {  # of peers: they ask nobody, tell nobody, and may take their time to compile
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_ENGINE_READY_TIMEOUT_S": str(round(START_S)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,7 @@ def _peer(server: Server, command: list[str]) -> Started:
     """Start it with a home that is kept, where it may cache what it compiles."""
     home = peers_dir() / "home" / server.name
     home.mkdir(parents=True, exist_ok=True)
-    environ = {"HOME": str(home), "XDG_CACHE_HOME": str(home), **OFFLINE, **server.environ}
+    environ = {"HOME": str(home), "XDG_CACHE_HOME": str(home), **MANNERS, **server.environ}
     return Started(command=command, ready="/health", environ=environ, start_s=START_S)
 
 
@@ -118,7 +123,7 @@ LLAMA: Final = Server(
 TRANSFORMERS: Final = Server(
     name="transformers",
     version=install.TRANSFORMERS.version,
-    flags=("--continuous-batching", "--dtype", "float32", "--device", "cpu"),
+    flags=("--continuous-batching", "--dtype", "float32", "--device", "cpu", "--cb-num-blocks", "364"),  # 4 GiB
     start=_transformers,
     called=str,
     prepare=install.transformers,
