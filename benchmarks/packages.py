@@ -1,7 +1,7 @@
 """The rivals' own virtual environments, made once and kept in Keepwarm's cache folder.
 
 Rule: a rival is installed from a registry at a stated version, apart from Keepwarm and from the others; a folder that
-was not finished is made anew.
+was not finished is made anew, but for what took long to compile.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -47,17 +47,22 @@ def installed(
     folder: Path | None = None,
     tools: Sequence[str] = (),
     finish: Callable[[Path], None] | None = None,
+    kept: Container[str] = (),
 ) -> Path:
     """Return the folder of a rival's commands, installing it first where it is not there. Raises RuntimeError.
 
     With `tools`, these are installed in place of the package itself, which `finish` then makes. `finish` is told the
-    environment, and does what pip does not.
+    environment, and does what pip does not; what it leaves in folders called as in `kept` is there again when it is
+    told anew after it was broken off.
     """
     home = (folder or peers_dir()) / f"{package.name}-{package.version}"
     commands = home / "bin"
     if (home / DONE).is_file():
         return commands
-    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True, exist_ok=True)
+    for part in home.iterdir():
+        if part.name not in kept:
+            shutil.rmtree(part) if part.is_dir() and not part.is_symlink() else part.unlink()
     call([sys.executable, "-m", "venv", str(home)])
     pip_install(home, tools or (*package.beside, package.requirement))
     if finish is not None:

@@ -32,6 +32,7 @@ CMAKE: Final[Mapping[str, str]] = {
     "LLAMA_BUILD_EXAMPLES": "OFF",
     "LLAMA_BUILD_APP": "OFF",
 }
+BUILD: Final = "build"  # goes on where it was broken off
 NICE: Final = ("nice", "-n", "10")
 
 
@@ -47,7 +48,7 @@ def transformers() -> Path:
 
 def llama_server() -> Path:
     """Return llama.cpp's server, compiling it first where it is not there. Raises RuntimeError."""
-    return installed(LLAMA, tools=TOOLS, finish=_build_llama) / "llama-server"
+    return installed(LLAMA, tools=TOOLS, finish=_build_llama, kept={BUILD}) / "llama-server"
 
 
 def gguf(model: Path) -> Path:
@@ -97,7 +98,7 @@ def _build_llama(home: Path) -> None:
     pip = [python, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     call([*pip, "--no-binary", LLAMA.name, "--dest", str(fetched), LLAMA.requirement])
     unpack(next(fetched.glob("*.tar.gz")), "vendor/llama.cpp", home / "llama.cpp")
-    build = home / "build"
+    build = home / BUILD
     cmake = [*NICE, str(commands / "cmake")]
     options = [f"-D{name}={value}" for name, value in CMAKE.items()]
     ninja = f"-DCMAKE_MAKE_PROGRAM={commands / 'ninja'}"

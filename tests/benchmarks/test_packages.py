@@ -24,6 +24,22 @@ def test_a_finished_installation_is_not_repeated(tmp_path: Path) -> None:
     assert RIVAL.requirement == "a-rival[serving]==1.2"
 
 
+def test_an_installation_that_was_broken_off_is_made_anew(tmp_path: Path) -> None:
+    """What lay there is gone, but for the folder that is kept; the mark that it is complete comes last."""
+    home = tmp_path / "a-rival-1.2"
+    for folder in ("build", "lib"):
+        (home / folder).mkdir(parents=True)
+        (home / folder / "left").touch()
+    with pytest.raises(RuntimeError, match="failed"):
+        installed(RIVAL, tmp_path, tools=["--no-such-option"], kept={"build"})
+    assert [(home / name).exists() for name in ("build/left", "lib/left", "bin/python", DONE)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
 def test_a_command_that_fails_is_quoted() -> None:
     """Its last words stand in the error."""
     with pytest.raises(RuntimeError, match="failed: no such luck"):
