@@ -76,12 +76,12 @@ class Server:
                 raise RuntimeError(f"{name}: {self.url} answered {response.status}: {said}")
             async for line in response.content:
                 data = line.removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
-                if data == b"[DONE]":
-                    whole = True
+                if data == b"[DONE]":  # which not every server says: that it has finished, all do
                     break
                 event = json.loads(data) if data else {}
                 usage = event.get("usage") or usage
                 for choice in event.get("choices") or ():
+                    whole = whole or choice.get("finish_reason") is not None
                     word = (choice.get("delta") or {}).get("content")
                     if word:
                         times.append(time.perf_counter() - began)

@@ -282,6 +282,7 @@ def saying(text: str, status: int = 200) -> Callable[[web.Request], Awaitable[we
     return handler
 
 
+END = 'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
 WORD = 'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
 
 
@@ -289,9 +290,9 @@ WORD = 'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
     ("text", "status", "said"),
     [
         ("no such model", 404, "answered 404: no such model"),
-        ("data: [DONE]\n\n", 200, "sent an empty answer"),
-        (WORD, 200, "sent a broken answer"),
-        (WORD + "data: [DONE]\n\n", 200, "the answer has no usage"),
+        (END, 200, "sent an empty answer"),
+        (WORD + "data: [DONE]\n\n", 200, "sent a broken answer"),
+        (WORD + END + "data: [DONE]\n\n", 200, "the answer has no usage"),
     ],
 )
 async def test_a_wrong_answer_is_no_number(text: str, status: int, said: str) -> None:
@@ -300,6 +301,15 @@ async def test_a_wrong_answer_is_no_number(text: str, status: int, said: str) ->
     app.router.add_post("/v1/chat/completions", saying(text, status))
     with pytest.raises((RuntimeError, TypeError), match=f"a question: .*{said}"):
         await asked(app)
+
+
+async def test_an_answer_may_end_without_the_last_word() -> None:
+    """A stream whose choice has finished and whose usage is there is whole, with [DONE] or without."""
+    app = web.Application()
+    usage = 'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}\n\n'
+    app.router.add_post("/v1/chat/completions", saying(WORD + END + usage))
+    answer = await asked(app)
+    assert (answer.text, answer.prompt, answer.cached, answer.out, answer.gap) == ("a", 3, None, 1, None)
 
 
 @pytest.mark.timeout(300)  # two processes that load torch, and forty answers, on a machine that may be busy
