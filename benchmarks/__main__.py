@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks import environment, front, report, second_turn, seeing, store
 from benchmarks.measure import Benchmark, Result
@@ -44,10 +43,8 @@ def main() -> None:
 
 def _run(name: str) -> Result:
     benchmark, steps = BENCHMARKS[name]
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(name, total=steps)
-        return benchmark(lambda what: progress.update(task, advance=1, description=f"{name}: {what}"))
+    with report.progress(name, steps) as (advance, _):
+        return benchmark(advance)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,11 @@ Advance = Callable[[str], None]  # called with what was just measured
 Benchmark = Callable[[Advance], Result]
 
 
+def ratio(ours: float, theirs: float | None) -> float | None:
+    """Return how many times theirs ours is; None where theirs is nothing that can be divided by."""
+    return None if theirs is None or theirs <= 0 else ours / theirs
+
+
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """Return the slope of the least-squares line through `(x, y)` points."""
     return statistics.linear_regression([x for x, _ in points], [y for _, y in points]).slope

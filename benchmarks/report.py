@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.environment import Card
-from benchmarks.measure import Result, Target
+from benchmarks.measure import Advance, Result, Target
 
 RESULTS = Path(__file__).parent / "results"
+
+
+@contextlib.contextmanager
+def progress(name: str, total: int) -> Iterator[tuple[Advance, Advance]]:
+    """Show on standard error how far a benchmark is: a bar on a terminal, lines elsewhere.
+
+    Gives two functions: a step is done; what is going on now.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield (partial(_tell, name), partial(_tell, name))
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(name, total=total)
+        yield (
+            lambda what: bar.update(task, advance=1, description=f"{name}: {what}"),
+            lambda what: bar.update(task, description=f"{name}: {what}"),
+        )
+
+
+def _tell(name: str, what: str) -> None:
+    print(f"{datetime.now(UTC):%H:%M:%S} {name}: {what}", file=sys.stderr, flush=True)
 
 
 def show_card(console: Console, card: Card) -> None:

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 import aiohttp
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks import environment, report
 from benchmarks.gateway_peers import figures, gateways
 from benchmarks.gateway_peers.figures import OURS, Added
 from benchmarks.gateway_peers.load import SHAPES, SMALL, Run, Shape, run
-from benchmarks.measure import Advance, Result
+from benchmarks.measure import Advance, Result, ratio
 
 REQUESTS = 200
 ROUNDS = 3
@@ -66,15 +65,9 @@ def main() -> None:
 
 
 def _measured(chosen: Sequence[gateways.Gateway], requests: int, rounds: int) -> list[Added]:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("gateway_peers", total=len(chosen) * (1 + rounds * len(SHAPES)))
-
-        def advance(what: str) -> None:
-            progress.update(task, advance=1, description=what)
-
+    with report.progress(figures.NAME, len(chosen) * (1 + rounds * len(SHAPES))) as (advance, now):
         for gateway in chosen:
-            progress.update(task, description=f"{gateway.name} {gateway.version}: installing")
+            now(f"{gateway.name} {gateway.version}: installing")
             gateway.prepare()
             advance(f"{gateway.name}: installed")
         return figures.rows(asyncio.run(_pairs(chosen, requests, rounds, advance)))
@@ -124,7 +117,7 @@ def _show(console: Console, card: environment.Card, rows: Sequence[Added], resul
 
 def _cell(rows: Sequence[Added], row: Added, what: str) -> str:
     value = statistics.median(getattr(row, what))
-    by = figures.ratio(value, figures.best_rival(rows, row, what)) if row.gateway == OURS else None
+    by = ratio(value, figures.best_rival(rows, row, what)) if row.gateway == OURS else None
     text = f"{value:.0f}" if what == "per_second" else f"{value:.2f}"
     return text if by is None else f"{text} ({by:.2f})"
 

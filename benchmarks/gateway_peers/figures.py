@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.gateway_peers.load import LARGE, SHAPES, SMALL, Run, Shape
-from benchmarks.measure import Result, Series, Target
+from benchmarks.measure import Result, Series, Target, ratio
 
 NAME: Final = "gateway_peers"
 OURS: Final = "keepwarm"
@@ -78,11 +78,6 @@ def best_rival(all_rows: Sequence[Added], row: Added, what: str) -> float | None
     if not theirs:
         return None
     return float(max(theirs) if what == "per_second" else min(theirs))
-
-
-def ratio(ours: float, theirs: float | None) -> float | None:
-    """Return how many times theirs ours is; None where theirs is nothing that can be divided by."""
-    return None if theirs is None or theirs <= 0 else ours / theirs
 
 
 def result(all_rows: Sequence[Added], facts: Mapping[str, float | int | str]) -> Result:

@@ -10,11 +10,12 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from benchmarks.gateway_peers import figures, install
+from benchmarks.gateway_peers import figures
 from benchmarks.gateway_peers.figures import Added
 from benchmarks.gateway_peers.gateways import CONFIG
 from benchmarks.gateway_peers.load import LARGE, SHAPES, SMALL, Run, Shape, run
 from benchmarks.gateway_peers.upstream import MODEL, TOKENS, USAGE, WORD, application
+from benchmarks.measure import ratio
 from gateway.config_file import read_file
 
 ONE = Shape(size=SMALL, streamed=True, at_once=1)
@@ -108,16 +109,7 @@ def test_the_best_rival_is_the_one_of_each_column() -> None:
     alone = rows(keepwarm=3.0)
     assert figures.best_rival(alone, alone[0], "first_p50") is None
     assert figures.result(alone, {}).targets == ()
-    assert [figures.ratio(1.0, 0.0), figures.ratio(1.0, -2.0), figures.ratio(1.0, None)] == [None, None, None]
-
-
-def test_a_finished_installation_is_not_repeated(tmp_path: Path) -> None:
-    """A folder that says it is complete is taken as it is."""
-    home = tmp_path / "litellm-1.108.7"
-    home.mkdir()
-    (home / install.DONE).touch()
-    assert install.installed(install.LITELLM, tmp_path) == home / "bin"
-    assert install.LITELLM.requirement == "litellm[proxy]==1.108.7"
+    assert [ratio(1.0, 0.0), ratio(1.0, -2.0), ratio(1.0, None)] == [None, None, None]
 
 
 def test_keepwarms_file_can_be_used(tmp_path: Path) -> None:
