@@ -6,6 +6,7 @@ counts it.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,7 @@ import aiohttp
 import psutil
 
 SERIES: Final = re.compile(r"^keepwarm_engine_(\w+) (\S+)$", re.MULTILINE)
+PATIENCE: Final = 60  # looks in a row at which the engine may be too busy to answer
 GAUGES: Final = ("blocks_free", "blocks_cached", "blocks_held", "nodes", "tombstones", "waiting", "running")
 COUNTERS: Final = (
     "requests_finished",
@@ -53,9 +55,16 @@ class Watcher:
         self._gateway, self._engine = _child("gateway.cli"), _child("engine.worker")
 
     async def sample(self, at_s: float) -> Sample:
-        """Look now."""
-        async with self._session.get(f"{self._admin_url}/metrics") as response:
-            told = dict(SERIES.findall(await response.text()))
+        """Look now. Raises RuntimeError when the engine says nothing for a minute."""
+        told: dict[str, str] = {}
+        for _ in range(PATIENCE):  # an engine in a long step is left out of the answer
+            async with self._session.get(f"{self._admin_url}/metrics") as response:
+                told = dict(SERIES.findall(await response.text()))
+            if told.keys() >= set(GAUGES):
+                break
+            await asyncio.sleep(1)
+        else:
+            raise RuntimeError("the engine says nothing about itself")
         gauges = {name: float(told[name]) for name in GAUGES}
         return Sample(
             at_s=round(at_s, 1),
