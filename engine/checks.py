@@ -34,6 +34,7 @@ def check(submit: Submit, card: ModelCard) -> None:
     if highest >= card.vocab_size:
         raise RequestRefused(f"Token id {highest} is not below {card.vocab_size}.", field="messages")
     _sampling(submit.sampling, card.vocab_size)
+    _within("min_tokens", submit.sampling.min_tokens, 0, submit.max_tokens)
     for token in submit.stop_ids:
         _known("stop_token_ids", token, card.vocab_size)
     if submit.prompt_logprobs is not None:

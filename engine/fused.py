@@ -22,8 +22,9 @@ class Joined(nn.Module):
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.cat([layer.weight for layer in layers]), requires_grad=False)
-        biases = [layer.bias for layer in layers]
-        self.bias = nn.Parameter(torch.cat(biases), requires_grad=False) if biases[0] is not None else None
+        biases: list[Tensor | None] = [layer.bias for layer in layers]
+        known = [bias for bias in biases if bias is not None]
+        self.bias = nn.Parameter(torch.cat(known), requires_grad=False) if known else None
         self.sizes = [layer.out_features for layer in layers]
         self._input: Tensor | None = None
         self._shares: list[Tensor] = []
@@ -32,7 +33,7 @@ class Joined(nn.Module):
         """Return the output of one of the layers for `given` [..., in]: [..., out], a view."""
         if given is not self._input:
             self._input = given
-            self._shares = list(linear(given, self.weight, self.bias).split(self.sizes, dim=-1))
+            self._shares = list(torch.functional.split(linear(given, self.weight, self.bias), self.sizes, dim=-1))
         share = self._shares[index]
         if index == len(self.sizes) - 1:  # the last to be called: hold on to nothing between steps
             self._input, self._shares = None, []
@@ -59,8 +60,8 @@ def fuse(module: nn.Module) -> int:
     saved = 0
     for parent in list(module.modules()):
         for names in TOGETHER:
-            layers = [getattr(parent, name, None) for name in names]
-            if _alike(layers):
+            layers = [layer for name in names if type(layer := getattr(parent, name, None)) is nn.Linear]
+            if len(layers) == len(names) and _alike(layers):
                 joined = Joined(layers)
                 for index, name in enumerate(names):
                     setattr(parent, name, Share(joined, index))
@@ -68,9 +69,6 @@ def fuse(module: nn.Module) -> int:
     return saved
 
 
-def _alike(layers: Sequence[nn.Module | None]) -> bool:
-    """Whether all are plain linear layers of one input size, with a bias or without."""
-    if not all(type(layer) is nn.Linear for layer in layers):
-        return False
-    kinds = {(layer.in_features, layer.weight.dtype, layer.bias is None) for layer in layers}  # type: ignore[union-attr]
-    return len(kinds) == 1
+def _alike(layers: Sequence[nn.Linear]) -> bool:
+    """Whether all take inputs of one size and kind, with a bias or without."""
+    return len({(layer.in_features, layer.weight.dtype, layer.bias is None) for layer in layers}) == 1

@@ -37,6 +37,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}  # added to logits, by token id
+    min_tokens: int = 0  # of the answer, before which no stop id is drawn
     logprobs: int | None = None  # alternatives to tell beside each token's own log-probability; None tells nothing
 
 

@@ -7,6 +7,8 @@ makes a forbidden token possible.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -43,6 +45,15 @@ def forbid(scores: Tensor, allowed: bytes) -> None:
     """Rule out, in place, every token whose bit in `allowed` is not set, and those beyond its end."""
     bits = np.unpackbits(np.frombuffer(allowed, dtype=np.uint8), count=len(scores), bitorder="little")
     scores.masked_fill_(torch.from_numpy(bits == 0).to(scores.device), -torch.inf)
+
+
+def withhold(scores: Tensor, tokens: Collection[int]) -> None:
+    """Rule out, in place, tokens that would end the answer, unless a grammar lets nothing else come."""
+    ids = torch.tensor(sorted(tokens), device=scores.device)
+    held = scores[ids]
+    scores[ids] = -torch.inf
+    if scores.max() == -torch.inf:
+        scores[ids] = held
 
 
 def _ids(tokens: bytes | bytearray, start: int) -> Tensor:

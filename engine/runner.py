@@ -55,6 +55,7 @@ def _draw(chunk: Chunk) -> Draw:
         tokens=sequence.tokens,
         prompt=request.prompt,
         allowed=None if sequence.matcher is None else sequence.matcher.allowed(),
+        withheld=request.stop_ids if sequence.generated < request.sampling.min_tokens else frozenset(),
     )
 
 

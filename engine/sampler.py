@@ -17,7 +17,7 @@ import xxhash
 from torch import Tensor
 
 from engine.messages import Sampling
-from engine.penalties import forbid, penalise, penalises
+from engine.penalties import forbid, penalise, penalises, withhold
 
 _MANTISSA = 53
 
@@ -32,6 +32,7 @@ class Draw:
     tokens: bytes | bytearray = b""  # prompt and answer so far, as little-endian uint32
     prompt: int = 0  # of them, the prompt's
     allowed: bytes | None = None  # one bit for each token that a grammar lets through; None: no grammar
+    withheld: frozenset[int] = frozenset()  # tokens that would end the answer too early
 
 
 def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
@@ -40,13 +41,15 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     for row, draw in enumerate(draws):
         sampling = draw.sampling
         penalised = penalises(sampling)
-        if not (penalised or draw.allowed is not None or sampling.temperature > 0):
+        if not (penalised or draw.allowed is not None or draw.withheld or sampling.temperature > 0):
             continue
         scores = logits[row].to(torch.float64, copy=True)
         if penalised:
             penalise(scores, sampling, draw.tokens, draw.prompt)
         if draw.allowed is not None:
             forbid(scores, draw.allowed)
+        if draw.withheld:
+            withhold(scores, draw.withheld)
         if sampling.temperature > 0:
             tokens[row] = _draw(scores, sampling, uniform(draw.seed, draw.position))
         else:

@@ -33,10 +33,15 @@ class ChoiceReader:
         spelling: TokenSpelling,
         *,
         stops: Sequence[str] = (),
+        least: int = 0,
         parser: CallParser | None = None,
         shown: Mapping[int, bytes] | None = None,
     ) -> None:
-        """Begin. `shown` are special tokens that the `parser` wants to see, and their spelling."""
+        """Begin. `shown` are special tokens that the `parser` wants to see, and their spelling.
+
+        No stop is looked for in the text of the first `least` tokens.
+        """
+        self._least = least
         self._choice = choice
         self._spelling = spelling
         self._words = Detokenizer(spelling, shown)
@@ -51,7 +56,8 @@ class ChoiceReader:
     def feed(self, delta: Delta) -> list[Part]:
         """Take more tokens. The last part of a choice is `Ended`; afterwards the choice is `over`."""
         text = self._text(delta)
-        released = self._scanner.feed(text)
+        self._least -= len(delta.tokens)
+        released = text if self._least >= 0 and delta.tokens else self._scanner.feed(text)
         over = self._scanner.hit is not None or delta.finished is not None
         if over and self._scanner.hit is None:
             released += self._scanner.finish()

@@ -107,6 +107,7 @@ class Ask:
     sampling: Sampling = field(default_factory=Sampling)
     stops: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()  # beside the model's own
+    ignore_eos: bool = False  # the model's own end no answer
     choices: int = 1
     prompt_logprobs: int | None = None
     tenant: str = "default"

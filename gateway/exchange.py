@@ -204,10 +204,12 @@ class Exchanges:
     def _reader(self, ask: Ask, choice: int) -> ChoiceReader:
         spelling = self._renderer.spelling
         if not ask.tools or ask.tool_choice.mode == "none":
-            return ChoiceReader(choice, spelling, stops=ask.stops)
+            return ChoiceReader(choice, spelling, stops=ask.stops, least=ask.sampling.min_tokens)
         form = self._renderer.format
         parser, shown = form.parser(ask.tools), spelling.shown(form.markers)
-        return ChoiceReader(choice, spelling, stops=ask.stops, parser=parser, shown=shown)
+        return ChoiceReader(
+            choice, spelling, stops=ask.stops, least=ask.sampling.min_tokens, parser=parser, shown=shown
+        )
 
     def _kept(self, ask: Ask, prompt: Prompt, card: ModelCard) -> Kept:
         policy = self._policies.known.govern(model=ask.model, tenant=ask.tenant)
@@ -220,7 +222,7 @@ class Exchanges:
             tokens=prompt.tokens,
             max_tokens=room if ask.max_tokens is None else ask.max_tokens,
             sampling=ask.sampling,
-            stop_ids=(*card.eos_ids, *ask.stop_ids),
+            stop_ids=(*(() if ask.ignore_eos else card.eos_ids), *ask.stop_ids),
             rendering=self._renderer.identity,
             tenant=ask.tenant,
             partition=ask.partition,

@@ -136,6 +136,7 @@ def ask_of(request: ChatRequest, request_id: str, *, tenant: str = "default") ->
         sampling=request.sampling((request.top_logprobs or 0) if request.logprobs else None),
         stops=stops_of(request.stop),
         stop_ids=tuple(request.stop_token_ids or ()),
+        ignore_eos=bool(request.ignore_eos),
         choices=request.n or 1,
         tenant=tenant,
         partition=request.prompt_cache_key or "",

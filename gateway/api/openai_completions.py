@@ -108,6 +108,7 @@ def asks_of(request: CompletionRequest, answer_id: str, *, tenant: str = "defaul
             sampling=request.sampling(request.logprobs),
             stops=stops_of(request.stop),
             stop_ids=tuple(request.stop_token_ids or ()),
+            ignore_eos=bool(request.ignore_eos),
             choices=request.n or 1,
             prompt_logprobs=request.logprobs if request.echo else None,
             tenant=tenant,

@@ -100,6 +100,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     stop: str | list[str] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=INT64_MAX)] | None = None  # before them nothing ends the answer
+    ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     prompt_cache_key: str | None = None
@@ -124,6 +126,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
             frequency_penalty=self.frequency_penalty or 0.0,
             repetition_penalty=self.repetition_penalty or 1.0,
             logit_bias=_biases(self.logit_bias or {}),
+            min_tokens=self.min_tokens or 0,
             logprobs=logprobs,
         )
 

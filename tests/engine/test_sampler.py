@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from engine import logprobs
 from engine.messages import Sampling
 from engine.sampler import Draw, sample, uniform
-from tests.engine.workbench import GREEDY, VOCAB, Bench, plain_logits, tiny_module
+from tests.engine.workbench import GREEDY, VOCAB, Bench, plain_answer, plain_logits, tiny_module
 
 B = 4  # block_tokens of the bench
 SMALL = 8  # tokens of the hand-made vocabulary
@@ -267,3 +267,30 @@ def test_neighbours_with_wishes_change_nobody(module):
     crowd.run()
     assert crowd.core.stats().preemptions_total > 0
     assert [crowd.answers[i].tokens for i in ids] == alone
+
+
+def test_no_stop_comes_before_the_fewest_tokens(bench, module):
+    """With min_tokens a stop token is not drawn before so many, greedy or not; then it ends the answer."""
+    prompt = [3, 1, 4, 1, 5]
+    first, second = plain_answer(module, prompt, 2)
+    for sampling in (Sampling(temperature=0.0, min_tokens=3), Sampling(temperature=2.0, seed=1, min_tokens=3)):
+        answer = bench.ask(prompt, max_tokens=8, sampling=sampling, stop_ids=(first, second))
+        assert len(answer.tokens) >= 3 and not {first, second} & {*answer.tokens}
+    stops = tuple(range(VOCAB))
+    assert len(bench.ask(prompt, max_tokens=8, sampling=Sampling(min_tokens=8), stop_ids=stops[1:]).tokens) == 8
+    assert bench.ask(prompt, max_tokens=8, sampling=Sampling(min_tokens=0), stop_ids=stops).tokens == []
+
+
+def test_a_grammar_goes_before_the_fewest_tokens():
+    """Where a grammar lets only a stop token come, it comes."""
+    logits = torch.zeros(1, 8)
+    only = Draw(sampling=GREEDY, seed=0, position=0, allowed=bytes([0b100]), withheld=frozenset({2}))
+    assert sample(logits, [only]) == [2]
+    other = Draw(sampling=GREEDY, seed=0, position=0, allowed=bytes([0b1100]), withheld=frozenset({2}))
+    assert sample(logits, [other]) == [3]
+
+
+def test_more_tokens_than_there_may_be_are_refused(bench):
+    """min_tokens above max_tokens is refused by name."""
+    answer = bench.ask([1, 2], max_tokens=3, sampling=Sampling(min_tokens=4))
+    assert answer.refused is not None and answer.refused.field == "min_tokens"

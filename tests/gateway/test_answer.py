@@ -48,10 +48,12 @@ def deltas(ids: list[int], sizes: list[int], *, logprobs: bool = False, reason: 
     return [*made, Delta(id="a", finished=end)]
 
 
-def reader(*, stops: tuple[str, ...] = (), tools: tuple[Tool, ...] = (), choice: int = 0) -> ChoiceReader:
+def reader(
+    *, stops: tuple[str, ...] = (), least: int = 0, tools: tuple[Tool, ...] = (), choice: int = 0
+) -> ChoiceReader:
     """A reader of one choice."""
     if not tools:
-        return ChoiceReader(choice, spelling(), stops=stops)
+        return ChoiceReader(choice, spelling(), stops=stops, least=least)
     form = Hermes()
     shown = spelling().shown(form.markers)
     return ChoiceReader(choice, spelling(), stops=stops, parser=form.parser(tools, new_id=lambda: "1"), shown=shown)
@@ -211,3 +213,10 @@ def test_half_a_character_is_not_told() -> None:
     parts = read(reader(), deltas(half, [], logprobs=True, reason="length"))
     assert said(parts) == "a"
     assert len(logprobs(parts)) == len(half)
+
+
+@pytest.mark.parametrize(("least", "text"), [(0, ""), (1, "ab"), (2, "ab"), (3, "abab"), (9, "ababab")])
+def test_no_stop_is_looked_for_in_the_first_tokens(least: int, text: str) -> None:
+    """Stop strings end an answer only in the text after its fewest tokens."""
+    made = reader(stops=("a",), least=least)
+    assert said(read(made, deltas(tokens("ababab"), [1] * 6))) == text

@@ -126,6 +126,17 @@ async def test_stop_string_ends_the_answer(gateway: Gateway, streamed: bool) -> 
     assert extension["projections"]["done"] == prompt + generated - 1
 
 
+async def test_an_answer_may_be_kept_from_ending(gateway: Gateway) -> None:
+    """min_tokens goes to the engine; with ignore_eos only the client's own stop tokens do."""
+    assert gateway.backend.card is not None
+    own = gateway.backend.card.eos_ids
+    await gateway.chat(stop_token_ids=[5])
+    await gateway.chat(stop_token_ids=[5], min_tokens=2, ignore_eos=True)
+    plain, kept = gateway.backend.submitted
+    assert (plain.stop_ids, plain.sampling.min_tokens) == ((*own, 5), 0)
+    assert (kept.stop_ids, kept.sampling.min_tokens) == ((5,), 2)
+
+
 async def test_false_start_of_a_stop_loses_nothing(gateway: Gateway) -> None:
     """What only looked like a stop is sent, at the latest with the end."""
     gateway.script(["beta", " gam"], reason="length")
