@@ -18,6 +18,7 @@ class EngineConfig:
     max_model_len: int | None = None  # tokens, prompt and answer together; None: the model's own window
     block_tokens: int = 16  # finer reuse against longer tables
     step_tokens: int = 1024  # prefill and decode together, per forward pass
+    inter_token_s: float = 0.2  # between two tokens of an answer, for which chunks beside it are sized
     max_num_seqs: int = 16  # sequences that run at the same time
     max_waiting: int = 1024  # sequences that wait; one more is refused
     queue_timeout_s: float = 120.0  # a sequence that waits longer for its first room is told so
@@ -25,7 +26,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        for field in ("block_tokens", "step_tokens", "max_num_seqs", "max_waiting", "queue_timeout_s"):
+        for field in ("block_tokens", "step_tokens", "max_num_seqs", "max_waiting", "queue_timeout_s", "inter_token_s"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} must be above zero, not {getattr(self, field)}")
         if self.step_tokens < self.max_num_seqs:

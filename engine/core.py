@@ -105,6 +105,7 @@ class EngineCore:
         self.scheduler = Scheduler(
             self.cache,
             step_tokens=config.step_tokens,
+            inter_token_s=config.inter_token_s,
             max_num_seqs=config.max_num_seqs,
             max_model_len=card.max_model_len,
             queue_timeout_s=config.queue_timeout_s,

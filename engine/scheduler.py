@@ -74,7 +74,7 @@ class Scheduler:
         max_num_seqs: int,
         max_model_len: int,
         queue_timeout_s: float,
-        inter_token_s: float = 0.2,
+        inter_token_s: float,
     ) -> None:
         self.cache = cache
         self.pace = Pace(inter_token_s, step_tokens)

@@ -71,6 +71,11 @@ class Settings:
         "2m", parse_duration, "How long a request waits for room before it is refused with 503."
     )
     step_tokens: int = _setting("1024", parse_count, "Prefill and decode tokens together in one forward pass.")
+    inter_token: float = _setting(
+        "200ms",
+        parse_duration,
+        "Time between two tokens of an answer to aim at: a step takes no more prompt tokens beside it than that allows.",
+    )
     max_body: int = _setting("32MiB", parse_size, "Largest request body; a larger one is refused with 413.")
     text_memory: int = _setting(
         "64MiB", parse_size, "Memory for texts whose token ids are remembered, so that they are not tokenised again."
