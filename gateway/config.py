@@ -74,7 +74,7 @@ class Settings:
     inter_token: float = _setting(
         "200ms",
         parse_duration,
-        "Time between two tokens of an answer to aim at: a step takes no more prompt tokens beside it than that allows.",
+        "Time between two tokens of an answer to aim at: a step takes no more prompt tokens beside it than it allows.",
     )
     max_body: int = _setting("32MiB", parse_size, "Largest request body; a larger one is refused with 413.")
     text_memory: int = _setting(
