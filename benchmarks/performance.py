@@ -140,7 +140,15 @@ def _opening(document: Mapping[str, Any]) -> str:
 
 
 def _first_tokens(told: Curves) -> str:
-    headings = ("tokens of prefix", "cached, ms", "floor, ms", "of floor", "not cached, ms", "floor, ms", "of floor")
+    headings = (
+        "tokens of prefix",
+        "cached, ms",
+        "floor, ms",
+        "times the floor",
+        "not cached, ms",
+        "floor, ms",
+        "times the floor",
+    )
     rows = [
         (
             f"{at:,}",
@@ -154,7 +162,7 @@ def _first_tokens(told: Curves) -> str:
 
 def _contexts(told: Curves) -> str:
     rows = [(f"{at:,}", *_beside(ms, told[cost.CONTEXT_FLOOR][at])) for at, ms in told[cost.CONTEXT].items()]
-    return grid(("tokens of context", "ms", "floor, ms", "of floor"), rows)
+    return grid(("tokens of context", "ms", "floor, ms", "times the floor"), rows)
 
 
 def _batches(told: Curves) -> str:
