@@ -17,6 +17,7 @@ from benchmarks.environment import Card
 from benchmarks.report import RESULTS, card_rows, grid, number
 
 DOCS = Path(__file__).parent.parent / "docs"
+QUIET = 0.3  # processes that want to run beside the benchmark
 ANSWERS = (20, 100, 500)  # tokens of answers that a copy could pay within
 
 Curves = Mapping[str, Mapping[int, float]]  # medians in ms: by curve, along it
@@ -103,6 +104,7 @@ def page(document: Mapping[str, Any]) -> str:
     parts = [
         "# What it costs",
         _opening(document),
+        *_warning(environment["load"]),
         "## First token",
         one,
         _shown("first-token", "First token over the length of the prefix, cached and not, each with its floor"),
@@ -137,6 +139,13 @@ def _opening(document: Mapping[str, Any]) -> str:
         f"{runs[cost.WARM]} first tokens ({runs[cost.COLD]} where nothing is cached), {runs[cost.CONTEXT]} steps, "
         f"{runs[cost.DECODE]} looks at each layout. All values: `benchmarks/results/{cost.NAME}.json`."
     )
+
+
+def _warning(load: float) -> list[str]:
+    """Say that the machine was not the benchmark's own, where so."""
+    if load <= QUIET:
+        return []
+    return [f"**The machine was busy (load {load:g} before it began): these milliseconds are its neighbours' too.**"]
 
 
 def _first_tokens(told: Curves) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -127,6 +128,14 @@ def test_page_and_pictures_are_made_of_what_was_measured(measured: tuple[Result,
     assert set(ALONG) <= set().union(*(words(picture) for picture in pictures.values()))
     assert all(f"]({name})" in page for name in pictures)
     assert [each.name for each in result.series if f"| {number(each.median)} |" not in page] == []
+
+
+@pytest.mark.parametrize(("load", "said"), [(0.3, False), (7.5, True)])
+def test_a_busy_machine_is_said_at_the_top(measured: tuple[Result, list[str]], load: float, said: bool) -> None:
+    """Above a load of 0.3 the page opens with a warning."""
+    document = measured[0].document() | {"environment": asdict(take_card()) | {"load": load, "load_after": 0.0}}
+    told = performance.page(document)
+    assert (f"**The machine was busy (load {load:g} before it began)" in told) is said
 
 
 def test_the_page_says_what_the_kept_result_says() -> None:
