@@ -46,7 +46,7 @@ def pictures(document: Mapping[str, Any]) -> dict[str, str]:
         "first-token": Chart(
             title=f"First token of a prompt: a prefix and {facts['suffix_tokens']} new tokens",
             x="tokens of the prefix",
-            y="ms, in factors",
+            y="ms (logarithmic)",
             lines=_lines(told, cost.COLD, cost.COLD_FLOOR, cost.WARM, cost.WARM_FLOOR),
             decades=True,
         ),
