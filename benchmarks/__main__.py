@@ -7,14 +7,17 @@ is 0 whenever everything could be measured.
 from __future__ import annotations
 
 import argparse
+import os
 
 from rich.console import Console
 
-from benchmarks import environment, front, report, second_turn, seeing, store
+from benchmarks import cost, environment, front, performance, report, second_turn, seeing, store
 from benchmarks.measure import Benchmark, Result
+from engine.client import SPIN
 
 BENCHMARKS: dict[str, tuple[Benchmark, int]] = {  # what to run, and how often it advances
     second_turn.NAME: (second_turn.run, second_turn.steps()),
+    cost.NAME: (cost.run, cost.steps()),
     store.NAME: (store.run, store.steps()),
     front.NAME: (front.run, front.steps()),
     seeing.NAME: (seeing.run, seeing.steps()),
@@ -29,6 +32,8 @@ def main() -> None:
     for name in names:
         if name not in BENCHMARKS:
             parser.error(f"there is no benchmark {name!r}; choose from: {', '.join(BENCHMARKS)}")
+    for name, value in SPIN.items():  # as the engine's own process starts, before anything imports torch here
+        os.environ.setdefault(name, value)
     card = environment.take_card()
     console = Console()
     report.show_card(console, card)
@@ -37,6 +42,8 @@ def main() -> None:
         result = _run(name)
         report.show_result(console, result)
         report.write(card, environment.load(), result)
+        if name == cost.NAME:
+            performance.write()
         results.append(result)
     print(report.last_line(card, results))
 

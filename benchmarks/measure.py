@@ -34,6 +34,8 @@ class Series:
     name: str
     unit: str
     values: tuple[float, ...]
+    curve: str = ""  # the one it is a point of, where it is one
+    at: int = 0  # where on that curve
 
     @property
     def median(self) -> float:
@@ -44,6 +46,12 @@ class Series:
     def p99(self) -> float:
         """The value that 99 % do not exceed (nearest rank; the largest of fewer than a hundred)."""
         return sorted(self.values)[math.ceil(0.99 * len(self.values)) - 1]
+
+    def document(self) -> dict[str, object]:
+        """Return the series as plain values for JSON."""
+        place = {"curve": self.curve, "at": self.at} if self.curve else {}
+        told = {"name": self.name, "unit": self.unit, "median": self.median, "p99": self.p99, "values": self.values}
+        return told | place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +74,7 @@ class Result:
             "name": self.name,
             "met": self.met,
             "targets": [asdict(target) | {"met": target.met} for target in self.targets],
-            "series": [
-                {"name": each.name, "unit": each.unit, "median": each.median, "p99": each.p99, "values": each.values}
-                for each in self.series
-            ],
+            "series": [each.document() for each in self.series],
             "facts": dict(self.facts),
         }
 

@@ -48,7 +48,7 @@ def _tell(name: str, what: str) -> None:
 def show_card(console: Console, card: Card) -> None:
     """Print the environment card."""
     table = Table(title="Environment", box=box.SIMPLE_HEAD, show_header=False)
-    for name, value in _card_rows(card):
+    for name, value in card_rows(card):
         table.add_row(name, value)
     console.print(table)
 
@@ -61,7 +61,8 @@ def show_result(console: Console, result: Result) -> None:
     for row in _series_rows(result):
         medians.add_row(*row)
     console.print(medians)
-    show_targets(console, result)
+    if result.targets:
+        show_targets(console, result)
 
 
 def show_targets(console: Console, result: Result) -> None:
@@ -86,22 +87,19 @@ def write(card: Card, load_after: float, result: Result, folder: Path = RESULTS)
 def markdown(card: Card, load_after: float, result: Result) -> str:
     """Return one benchmark's result as a page."""
     facts = [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in result.facts.items()]
+    promised = [
+        (each.name, number(each.value), _limit(each), "met" if each.met else "**missed**", each.ceiling)
+        for each in result.targets
+    ]
     parts = [
         f"# {result.name}",
-        "## Promised",
-        _grid(
-            ("", "measured", "at most", "", "compared with"),
-            [
-                (each.name, number(each.value), _limit(each), "met" if each.met else "**missed**", each.ceiling)
-                for each in result.targets
-            ],
-        ),
+        *(["## Promised", grid(("", "measured", "at most", "", "compared with"), promised)] if promised else []),
         "## Measured",
-        _grid(("", "median", "p99", "runs"), _series_rows(result)),
+        grid(("", "median", "p99", "runs"), _series_rows(result)),
         "## Facts",
-        _grid(("", ""), facts),
+        grid(("", ""), facts),
         "## Environment",
-        _grid(("", ""), [*_card_rows(card), ("load after", f"{load_after}")]),
+        grid(("", ""), [*card_rows(card), ("load after", f"{load_after}")]),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -133,7 +131,8 @@ def _series_rows(result: Result) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def _card_rows(card: Card) -> list[tuple[str, str]]:
+def card_rows(card: Card) -> list[tuple[str, str]]:
+    """Return the environment card as rows of a table."""
     libraries = ", ".join(f"{name} {number_}" for name, number_ in card.versions.items())
     return [
         ("taken at", card.taken_at),
@@ -145,6 +144,7 @@ def _card_rows(card: Card) -> list[tuple[str, str]]:
     ]
 
 
-def _grid(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+def grid(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table in Markdown."""
     lines = [headings, tuple("---" for _ in headings), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
