@@ -125,7 +125,9 @@ def test_every_row_sees_each_token_of_its_window_once(data: st.DataObject) -> No
             if rows.band is not None:
                 tokens = [slot for first, n in rows.band.past for slot in range(first, first + n)]
                 tokens += [-1 - at for at in range(rows.band.first, rows.band.last)]
-                banded = [slot for slot, hidden in zip(tokens, rows.band.mask[row - rows.first], strict=True) if not hidden]
+                banded = [
+                    slot for slot, hidden in zip(tokens, rows.band.mask[row - rows.first], strict=True) if not hidden
+                ]
             elif rows.causal:
                 banded = [-1 - at for at in range(rows.first, row + 1)]
             end = len(held) - (owner.last - 1 - row)

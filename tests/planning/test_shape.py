@@ -67,7 +67,7 @@ def test_the_engine_refuses_it_too(field):
     """What no plan is made of, the engine does not load."""
     from transformers import LlamaConfig
 
-    from engine.model import refuse_unpaged
+    from engine.pageable import refuse_unpaged
 
     config = LlamaConfig()
     for name, value in UNPAGED[field].items():
