@@ -19,7 +19,7 @@ from engine.request import TOKEN_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """What only some of a sequence's rows see: stretches of its past, then its new tokens [first, last) of the batch."""
+    """What only some of a sequence's rows see: stretches of its past, then tokens [first, last) of the batch."""
 
     past: tuple[Stretch, ...]
     first: int

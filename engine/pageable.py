@@ -30,11 +30,6 @@ def layout_of(config: transformers.PretrainedConfig, dtype: torch.dtype) -> KVLa
     )
 
 
-def slides(config: transformers.PretrainedConfig) -> bool:
-    """Whether layers have a window, or may have one."""
-    return getattr(config, "sliding_window", None) is not None
-
-
 def refuse_unpaged(config: transformers.PretrainedConfig) -> None:
     """Raise ModelRefused for layers whose state is not plain keys and values of every earlier token."""
     name = config.model_type
@@ -65,7 +60,8 @@ def _refuse_uneven(name: str, config: Any) -> None:
     """Raise ModelRefused where layers differ in what they keep, or keep nothing of their own."""
     if shared := getattr(config, "num_kv_shared_layers", None):
         raise ModelRefused(
-            f"{name} has {shared} layers that read the keys and values of earlier ones (num_kv_shared_layers): not paged."
+            f"{name} has {shared} layers that read the keys and values of earlier ones (num_kv_shared_layers): not "
+            "paged."
         )
     if getattr(config, "is_heterogeneous", False):
         fields = ", ".join(sorted(config.per_layer_attributes))

@@ -17,7 +17,6 @@ from engine.batch import Batch, Rows
 from engine.errors import ModelRefused
 from engine.kv_tensors import KVTensors
 from engine.model import PAGED, PagedModel
-from engine.pageable import slides
 
 TOLERANCE = 1e-3  # of the largest logit; float32 noise is below 1e-5
 _LENGTH, _CUT, _BLOCK = 12, 7, 4
@@ -48,7 +47,7 @@ def self_test(model: PagedModel) -> None:
 def narrowed(config: Any, window: int = _WINDOW) -> Iterator[None]:
     """Give the layers that slide a smaller window for a while: masks are made of the configuration, step by step."""
     whole = getattr(config, "sliding_window", None)
-    if not slides(config) or whole <= window:
+    if whole is None or whole <= window:
         yield
         return
     config.sliding_window = window

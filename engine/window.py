@@ -100,7 +100,8 @@ def _best(seeing: list[tuple[int, int]], end: int) -> tuple[int, tuple[int, ...]
 
 def _rows(run: _Run, window: int, taken: list[tuple[int, int]], batch: Batch) -> Rows:
     """Return a run as rows of their own: what they see whole beside what is shared, and the band."""
-    rows, own, at = run.rows, [], run.whole
+    rows, at = run.rows, run.whole
+    own: list[Stretch] = []
     for first, end in taken:
         own += cut(rows.past, at, first)
         at = end

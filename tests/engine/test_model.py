@@ -17,12 +17,12 @@ from engine.self_test import self_test
 from tests.engine.workbench import tiny_module
 
 LINEAR = (
-    "{} has linear_attention layers, whose state is not one key and one value of each earlier token: a prefix of theirs "
-    "cannot be shared. Choose a model whose layers are full or sliding-window attention."
+    "{} has linear_attention layers, whose state is not one key and one value of each earlier token: a prefix of "
+    "theirs cannot be shared. Choose a model whose layers are full or sliding-window attention."
 )
 RESCALED = (
-    "{} rescales its positions with the length of the prompt ({} RoPE): cached keys of a short prompt would be wrong in "
-    "a longer one."
+    "{} rescales its positions with the length of the prompt ({} RoPE): cached keys of a short prompt would be wrong "
+    "in a longer one."
 )
 
 
@@ -44,7 +44,8 @@ def _phi3_long() -> hf.Phi3Config:
         ),
         (
             hf.Gemma3nTextConfig(),
-            "gemma3n_text has 15 layers that read the keys and values of earlier ones (num_kv_shared_layers): not paged.",
+            "gemma3n_text has 15 layers that read the keys and values of earlier ones (num_kv_shared_layers): not "
+            "paged.",
         ),
         (
             hf.Gemma4TextConfig(),

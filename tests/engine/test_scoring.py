@@ -54,7 +54,7 @@ def gap(batch, scoring, seed):
 @pytest.mark.parametrize("sinking", [False, True])
 @pytest.mark.parametrize("least", [2, 1000])
 def test_packed_equals_reference(window, softcap, sinking, least):
-    """Decodes, cold and warm prefills that share beginnings agree under every window, capped or not, with sinks or not."""
+    """Decodes, cold and warm prefills that share beginnings agree under every window, cap and sink."""
     sinks = torch.linspace(-2.0, 3.0, HEADS) if sinking else None
     scoring = Scoring(scaling=0.5, window=window, softcap=softcap, sinks=sinks)
     assert gap(batch_of(COUNTS, PASTS, least), scoring, seed=5) < 1e-5
