@@ -59,15 +59,12 @@ def refuse_unpaged(config: transformers.PretrainedConfig) -> None:
 def _refuse_uneven(name: str, config: Any) -> None:
     """Raise ModelRefused where layers differ in what they keep, or keep nothing of their own."""
     if shared := getattr(config, "num_kv_shared_layers", None):
-        raise ModelRefused(
-            f"{name} has {shared} layers that read the keys and values of earlier ones (num_kv_shared_layers): not "
-            "paged."
-        )
+        raise ModelRefused(f"{name} has {shared} layers that read the keys and values of earlier ones: not paged.")
     if getattr(config, "is_heterogeneous", False):
         fields = ", ".join(sorted(config.per_layer_attributes))
         raise ModelRefused(f"{name} has layers that differ in {fields}: only layers that are alike are paged.")
-    value_dim, head_dim = (getattr(config, field, None) for field in ("v_head_dim", "head_dim"))
-    if value_dim is not None and value_dim != head_dim:
+    value_dim, head_dim = getattr(config, "v_head_dim", None), getattr(config, "head_dim", None)
+    if value_dim is not None and value_dim != (head_dim or config.hidden_size // config.num_attention_heads):
         raise ModelRefused(
             f"{name} has values of another size than its keys (v_head_dim {value_dim}, head_dim {head_dim}): not paged."
         )

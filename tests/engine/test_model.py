@@ -44,8 +44,7 @@ def _phi3_long() -> hf.Phi3Config:
         ),
         (
             hf.Gemma3nTextConfig(),
-            "gemma3n_text has 15 layers that read the keys and values of earlier ones (num_kv_shared_layers): not "
-            "paged.",
+            "gemma3n_text has 15 layers that read the keys and values of earlier ones: not paged.",
         ),
         (
             hf.Gemma4TextConfig(),
