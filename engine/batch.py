@@ -7,7 +7,7 @@ half-open, rows of one sequence are contiguous, and no Python loop runs per toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,6 +15,16 @@ import torch
 from engine.cascade import Shared, Stretch, share
 from engine.chunk import Chunk
 from engine.request import TOKEN_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """What only some of a sequence's rows see: stretches of its past, then tokens [first, last) of the batch."""
+
+    past: tuple[Stretch, ...]
+    first: int
+    last: int
+    mask: torch.Tensor  # [rows, tokens] float32: 0 where a row sees a token, -inf where not
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +40,20 @@ class Rows:
     past: tuple[Stretch, ...]  # in token order
     causal: bool
     own: tuple[Stretch, ...]  # of the past, what no other sequence of the batch shares
+    band: Band | None = None  # under a window, in place of attending to themselves
 
     @property
     def count(self) -> int:
         """Rows."""
         return self.last - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Who attends to what under one window; `members` of what is shared are places among these rows."""
+
+    rows: tuple[Rows, ...]
+    shared: tuple[Shared, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +67,7 @@ class Batch:
     wanted: torch.Tensor  # [wanted] int64, rows whose logits are wanted: scored positions first, then what samples
     copies: tuple[tuple[int, int, int], ...]  # (source slot, target slot, tokens), before anything is written
     shared: tuple[Shared, ...] = ()  # stretches of the past that several rows attend to
+    sights: dict[int, Sight] = field(default_factory=dict)  # by window, as layers ask for them
 
 
 def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:

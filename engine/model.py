@@ -2,7 +2,7 @@
 
 Owns the weights. The model is transformers' own code: only its attention function is ours, reached through
 `AttentionInterface`; batch and pool arrive as keyword arguments of the forward call, so there is no hidden state.
-What cannot be paged right is refused at load, by name.
+What cannot be paged right is refused at load, by name (`engine.pageable`), or by the self-test.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 import xxhash
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
 
-from engine.attention import packed
+from engine.attention import Scoring, packed
 from engine.batch import Batch
 from engine.errors import ModelRefused
-from engine.kv_tensors import KVLayout, KVTensors
+from engine.kv_tensors import KVTensors
+from engine.pageable import layout_of, refuse_unpaged
 
 PAGED = "keepwarm_paged"
-EXTENDED_ROPE = ("dynamic", "longrope")  # their frequencies depend on how long the prompt is
-UNPAGED_EXTRAS = ("softcap", "s_aux", "sliding_window", "position_bias")  # arguments that change what attention means
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Batch, float], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Batch, Scoring], Tensor]
 
 
 class PagedModel:
@@ -79,7 +77,7 @@ def load(path: Path, *, attend: Attend = packed.attend) -> PagedModel:
 def register() -> None:
     """Make the paged attention known to transformers under the name `PAGED`."""
     AttentionInterface.register(PAGED, _paged_attention)
-    AttentionMaskInterface.register(PAGED, _no_mask)
+    AttentionMaskInterface.register(PAGED, _window_alone)
 
 
 def digest(path: Path) -> str:
@@ -95,79 +93,44 @@ def digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def layout_of(config: transformers.PretrainedConfig, dtype: torch.dtype) -> KVLayout:
-    """Return the KV layout that a text configuration asks for."""
-    heads = config.num_attention_heads
-    return KVLayout(
-        layers=config.num_hidden_layers,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        dtype=dtype,
-    )
-
-
-def refuse_unpaged(config: transformers.PretrainedConfig) -> None:
-    """Raise ModelRefused for layers whose state is not plain keys and values of every earlier token."""
-    name = config.model_type
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if kinds - {"full_attention", "sliding_attention", "attention"}:
-        odd = ", ".join(sorted(kinds - {"full_attention", "sliding_attention", "attention"}))
-        raise ModelRefused(
-            f"{name} has {odd} layers: their state cannot be cut at a token, so a prefix cannot be shared. "
-            "Choose a model whose layers are all full attention."
-        )
-    windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    if "sliding_attention" in kinds or (windowed and not kinds):
-        raise ModelRefused(
-            f"{name} has sliding-window layers (window {getattr(config, 'sliding_window', '?')}), which this engine "
-            "does not page. Choose a model whose layers are all full attention."
-        )
-    if getattr(config, "kv_lora_rank", None):
-        raise ModelRefused(f"{name} uses latent attention, whose values have another size than its keys: not paged.")
-    if any(kind in EXTENDED_ROPE for kind in _rope_kinds(config)):
-        raise ModelRefused(
-            f"{name} rescales its positions with the length of the prompt ({', '.join(sorted(_rope_kinds(config)))} "
-            "RoPE): cached keys of a short prompt would be wrong in a longer one."
-        )
-    for state in ("ssm_cfg", "mamba_d_state", "state_size", "time_mix_extra_dim", "linear_num_value_heads"):
-        if getattr(config, state, None):
-            raise ModelRefused(f"{name} has state-space or linear-attention layers ({state}): they cannot be paged.")
-    if not getattr(config, "num_attention_heads", None):
-        raise ModelRefused(f"{name} has no attention heads in its configuration: there are no keys and values to page.")
-
-
-def _rope_kinds(config: transformers.PretrainedConfig) -> set[str]:
-    """Return the kinds of rotary embedding that the layers use."""
-    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    by_layer = [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
-    return {str(rope.get("rope_type", rope.get("type", "default"))) for rope in by_layer}
-
-
 def _paged_attention(
     module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: int | None,
     *,
     scaling: float,
-    paged_batch: Batch,
-    paged_kv: KVTensors,
-    paged_attend: Attend,
-    **extras: Any,
+    paged_batch: Batch | None = None,
+    paged_kv: KVTensors | None = None,
+    paged_attend: Attend | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function for transformers: query [1, heads, tokens, head_dim], key and value [1, kv_heads, …]."""
-    assert attention_mask is None, "the pool decides who sees what"
-    for extra in UNPAGED_EXTRAS:
-        if extras.get(extra) is not None:
-            raise ModelRefused(
-                f"{type(module).__name__} asks for {extra}, which this engine's attention does not have."
-            )
+    """Attention function for transformers: query [1, heads, tokens, head_dim], key and value [1, kv_heads, …].
+
+    The window is the mask's, as in the model's own forward, and not the keyword `sliding_window`.
+    """
+    if paged_batch is None or paged_kv is None or paged_attend is None:
+        raise ModelRefused(f"{type(module).__name__} is not given what its model is given: its layers cannot be paged.")
+    if position_bias is not None:
+        raise ModelRefused(f"{type(module).__name__} asks for position_bias, which this engine's attention lacks.")
     query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))  # [tokens, heads, head_dim]
+    if key.shape != value.shape or key.shape[1:] != paged_kv.rows[module.layer_idx][0].shape[1:]:
+        raise ModelRefused(
+            f"{type(module).__name__} has in layer {module.layer_idx} keys of {list(key.shape[1:])} and values of "
+            f"{list(value.shape[1:])} a token, where all must be {list(paged_kv.rows[0][0].shape[1:])}: not paged."
+        )
     keys, values = paged_kv.write(module.layer_idx, paged_batch.slots, key, value)
-    output = paged_attend(query.contiguous(), key, value, keys, values, paged_batch, scaling)
+    scoring = Scoring(scaling=scaling, window=attention_mask, softcap=softcap, sinks=s_aux)
+    output = paged_attend(query.contiguous(), key, value, keys, values, paged_batch, scoring)
     return output[None], None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Give the model no mask: rows and slots say who sees what."""
+def _window_alone(*, config: Any, local_size: int | None = None, use_vmap: bool = False, **_: Any) -> int | None:
+    """Give the model its window in place of a mask, None where there is none: rows and slots say who sees what else."""
+    if use_vmap or local_size not in (None, getattr(config, "sliding_window", None)):
+        raise ModelRefused(f"{config.model_type} masks by more than order and a window, which this engine does not.")
+    return local_size

@@ -1,7 +1,7 @@
 """A model's configuration as keys and values see it: layers, heads, windows. Pure: knows no torch and no files.
 
 Rule: what the engine cannot page is refused by name; a field that is wrong is refused by name, with its range. Layers
-that slide are read as such, whether or not the engine that runs today takes them.
+that differ in shape, or read the keys and values of others, are counted, though the bundled engine takes none of them.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def shape_of(config: Config) -> Shape:
     kv_heads = _kv_heads(config, heads)
     hidden = whole(config, "hidden_size")
     head_dim = whole(config, "head_dim", absent=max(1, hidden // heads))
+    if whole(config, "v_head_dim", absent=head_dim) != head_dim:
+        raise Unplannable(f"v_head_dim: {family} has values of another size than its keys ({head_dim}): not paged")
     windows = _windows(config, count)
     shared = whole(config, "num_kv_shared_layers", low=0, absent=0)
     if shared >= count:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.attention import packed, reference
+from engine.attention import Scoring, packed, reference
 from engine.batch import Batch, Rows
 from engine.block_pool import BlockId
 from engine.block_table import BlockTable
@@ -44,8 +44,8 @@ def test_packed_equals_reference(seed):
         normal(first, KV_HEADS, HEAD_DIM),
     )
     keys, values = normal(SLOTS, KV_HEADS, HEAD_DIM), normal(SLOTS, KV_HEADS, HEAD_DIM)
-    got = packed.attend(query, key, value, keys, values, batch, HEAD_DIM**-0.5)
-    expected = reference.attend(query, key, value, keys, values, batch, HEAD_DIM**-0.5)
+    got = packed.attend(query, key, value, keys, values, batch, Scoring(scaling=HEAD_DIM**-0.5))
+    expected = reference.attend(query, key, value, keys, values, batch, Scoring(scaling=HEAD_DIM**-0.5))
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -82,8 +82,8 @@ def test_shared_stretches_equal_each_on_its_own(seed):
         normal(first, KV_HEADS, HEAD_DIM),
     )
     keys, values = normal(SLOTS, KV_HEADS, HEAD_DIM), normal(SLOTS, KV_HEADS, HEAD_DIM)
-    got = packed.attend(query, key, value, keys, values, batch, HEAD_DIM**-0.5)
-    expected = reference.attend(query, key, value, keys, values, batch, HEAD_DIM**-0.5)
+    got = packed.attend(query, key, value, keys, values, batch, Scoring(scaling=HEAD_DIM**-0.5))
+    expected = reference.attend(query, key, value, keys, values, batch, Scoring(scaling=HEAD_DIM**-0.5))
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 

@@ -277,7 +277,7 @@ def test_the_engine_lays_out_what_is_planned():
     import torch
     from transformers import LlamaConfig
 
-    from engine.model import layout_of
+    from engine.pageable import layout_of
 
     config = {key: value for key, value in LLAMA_70B.items() if key not in {"model_type", "dtype"}}
     layout = layout_of(LlamaConfig(**config), torch.float16)

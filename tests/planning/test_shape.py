@@ -16,6 +16,7 @@ UNPAGED = {
     "kv_lora_rank": {"kv_lora_rank": 512},
     "mamba_d_state": {"mamba_d_state": 16},
     "linear_num_value_heads": {"linear_num_value_heads": 32},
+    "v_head_dim": {"v_head_dim": 64},
     "rope_parameters": {"rope_parameters": {"rope_type": "longrope", "rope_theta": 10000.0}},
 }
 
@@ -67,7 +68,7 @@ def test_the_engine_refuses_it_too(field):
     """What no plan is made of, the engine does not load."""
     from transformers import LlamaConfig
 
-    from engine.model import refuse_unpaged
+    from engine.pageable import refuse_unpaged
 
     config = LlamaConfig()
     for name, value in UNPAGED[field].items():
