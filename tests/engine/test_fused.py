@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from engine.fused import Joined, Share, fuse
+from tests.engine.families import FAMILIES, random_model
 from tests.engine.workbench import Bench, close, plain_answer, plain_logits, tiny_module
 
 
@@ -24,6 +25,16 @@ def test_a_fused_model_says_what_the_plain_one_says():
     bench = Bench(module=fused)
     assert bench.ask(prompt, max_tokens=6).tokens == plain_answer(module, prompt, 6)
     assert not any(joined._shares for joined in fused.modules() if isinstance(joined, Joined))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_says_the_same_fused(family):
+    """Whatever a family does with its projections, its logits stay within the tolerance."""
+    module = random_model(FAMILIES[family])
+    fused = copy.deepcopy(module)
+    fuse(fused)
+    prompt = list(range(20))
+    assert close(plain_logits(fused, prompt), plain_logits(module, prompt))
 
 
 @pytest.mark.parametrize("bias", [True, False])
