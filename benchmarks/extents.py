@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.cost import COPY, DECODE, SUFFIX, SUFFIX_TOKENS, Points
 from benchmarks.measure import Advance
+from engine.attention import Scoring
 from engine.batch import Batch, Rows
 from engine.block_pool import BlockId
 from engine.block_table import BlockTable
@@ -56,7 +57,7 @@ class Scattered:
 
         def attend() -> None:
             for keys, values in self.kv.rows:
-                self.model.attend(query, key, value, keys, values, batch, layout.head_dim**-0.5)
+                self.model.attend(query, key, value, keys, values, batch, Scoring(layout.head_dim**-0.5))
 
         return _ms(attend)
 

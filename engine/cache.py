@@ -46,10 +46,11 @@ class PrefixCache:
         self.scatter = Scatter()
         self._holds: set[Hold] = set()
 
-    def admit(self, request: Request, readable: bytes, *, since: float, now: float) -> Hold:
+    def admit(self, request: Request, readable: bytes, *, since: float, now: float, alone: bool = True) -> Hold:
         """Lease the longest live prefix of the tokens in `readable`, renew it, and settle what is promised.
 
-        `since` is when the request was first admitted: its marks count from there.
+        `since` is when the request was first admitted: its marks count from there. Unless `alone`, a partial block is
+        copied even where it could be written on, because others want it too.
         """
         lease = self.tree.lease(request.namespace, readable, now, again=since != now)
         marks, reserved = self._grant(request, lease, since=since, now=now)
@@ -62,7 +63,7 @@ class PrefixCache:
         hold.policy, hold.reserved = self.terms.govern(request.namespace.tenant).name, reserved
         if request.cached:
             hold.absences = self.tree.absences(lease, request.tokens)
-        self._copy_tail(hold, now=now)
+        self._copy_tail(hold, alone=alone, now=now)
         self._holds.add(hold)
         return hold
 
@@ -197,12 +198,12 @@ class PrefixCache:
         ttl_s = min(keep.held_ttl_s, self.terms.govern(request.namespace.tenant).max_ttl_s)
         return Retention(klass=keep.held_klass, ttl_s=ttl_s, since=since, sliding=keep.sliding)
 
-    def _copy_tail(self, hold: Hold, *, now: float) -> None:
+    def _copy_tail(self, hold: Hold, *, alone: bool, now: float) -> None:
         """Go on with the best partial block, or plan its copy if a block is to be had for it."""
         tail, held = hold.lease.tail, hold.plan.held
         if tail is None:
             return
-        if held is not None and (block := self.tree.adopt(hold.lease, held, now)) is not None:
+        if alone and held is not None and (block := self.tree.adopt(hold.lease, held, now)) is not None:
             hold.table.append([block])
             hold.ready += tail.tokens
         elif target := self._take(1, hold.table.last, now=now):

@@ -8,7 +8,7 @@ tenant was purged never does; who waits lends its leader its priority.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 
 from engine.block_pool import BlockId
@@ -43,19 +43,18 @@ class Coalescing:
                 best, most = other, shared
         return best
 
-    def lent(self, waiting: Iterable[Sequence], running: Items[Sequence]) -> dict[Sequence, int]:
-        """Return the highest priority among those who wait for each leader."""
-        highest: dict[Sequence, int] = {}
-        for sequence, leader in self.following(waiting, running):
-            highest[leader] = max(sequence.request.keep.priority, highest.get(leader, 0))
-        return highest
-
-    def following(self, waiting: Iterable[Sequence], running: Items[Sequence]) -> Iterator[tuple[Sequence, Sequence]]:
-        """Yield everyone who stands back, with its leader."""
+    def following(
+        self, waiting: Iterable[Sequence], running: Items[Sequence], matched: Callable[[Sequence], int]
+    ) -> dict[Sequence, Sequence]:
+        """Return everyone who stands back, with its leader; `matched` looks how many tokens of a sequence are known."""
         leaders = [other for other in running if self._leads(other)]
+        found: dict[Sequence, Sequence] = {}
         for sequence in waiting if leaders else ():
-            if (leader := self.leader(sequence, 0, leaders)) is not None:
-                yield sequence, leader
+            if self.leader(sequence, 0, leaders) is None:  # most often: nothing in common, and no need to look
+                continue
+            if (leader := self.leader(sequence, matched(sequence), leaders)) is not None:
+                found[sequence] = leader
+        return found
 
     def came(self, sequence: Sequence, matched: int) -> None:
         """Hear of a new sequence, of which `matched` tokens are known."""

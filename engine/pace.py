@@ -33,5 +33,7 @@ class Pace:
         if not prompt_tokens:
             self._decode_s += WEIGHT * (seconds - self._decode_s)
         elif prompt_tokens >= LEAST_TOKENS:
-            cost = max(0.0, seconds - self._decode_s) / prompt_tokens
+            if self._decode_s >= seconds:  # a step with more in it was faster: that was another time
+                self._decode_s = seconds / 2
+            cost = (seconds - self._decode_s) / prompt_tokens
             self._token_s = cost if self._token_s is None else self._token_s + WEIGHT * (cost - self._token_s)

@@ -89,6 +89,8 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # in the order of admission, oldest first
         self._by_id: dict[str, Sequence] = {}
+        self._turns = 0
+        self._served: dict[str, int] = {}  # each tenant's last turn, while it has requests here
 
     def __contains__(self, request_id: str) -> bool:
         """Whether a request of that id waits or runs."""
@@ -204,9 +206,16 @@ class Scheduler:
     def _prefills(self, *, now: float) -> list[tuple[Sequence, int]]:
         """Return the running prefills in the order in which they are computed, each with its priority or a lent one."""
         prefills = [sequence for sequence in self._running if sequence.phase is Phase.PREFILL]
-        lent = self.coalescing.lent(self._waiting, prefills)
-        weights = {one: max(one.request.keep.priority, lent.get(one, 0)) for one in prefills}
+        weights = {one: one.request.keep.priority for one in prefills}
+        for sequence, leader in self._back(now=now).items():
+            weights[leader] = max(weights[leader], sequence.request.keep.priority)
         return [(one, weights[one]) for one in order.prefills(weights, now=now)]
+
+    def _back(self, *, now: float) -> dict[Sequence, Sequence]:
+        """Return who stands back for whom."""
+        return self.coalescing.following(
+            self._waiting, self._running, lambda sequence: self._peek(sequence, now=now).tokens
+        )
 
     def _admit(self, *, now: float, before: tuple[Sequence, int, int] | None = None) -> Sequence | None:
         """Start the next waiting sequence if it fits beside the running ones.
@@ -215,30 +224,39 @@ class Scheduler:
         """
         if self.running >= self.max_num_seqs:
             return None
-        back = {sequence for sequence, _ in self.coalescing.following(self._waiting, self._running)}
-        places = order.candidates(one for one in self._waiting if one not in back)
-        matches = {one: self._peek(one, now=now) for one in places}
+        back = self._back(now=now)
+        free = (one for one in self._waiting if one not in back)
+        matches = {one: self._peek(one, now=now) for one in order.candidates(free, self._running, now=now)}
         work = {one: one.length - match.readable for one, match in matches.items()}
-        for sequence in order.ranked(matches, self._running, work.__getitem__, now=now):
-            if self.coalescing.leader(sequence, matches[sequence].tokens, self._running) is not None:
-                continue
+        for sequence in order.ranked(matches, self._running, work.__getitem__, self._served, now=now):
             if self._running and not self._fits(sequence, matches[sequence]):
                 return None  # who is first in line keeps the room that becomes free
             if before is not None:
                 running, weight, left = before
                 if work[sequence] > left or not order.overtakes(sequence, work[sequence], running, weight, now=now):
                     return None
-            return self._start(sequence, now=now)
+            tails = [match.tail.node for one, match in matches.items() if one is not sequence and match.tail]
+            tail = matches[sequence].tail
+            return self._start(sequence, alone=tail is None or tail.node not in tails, now=now)
         return None
 
-    def _start(self, sequence: Sequence, *, now: float) -> Sequence:
+    def _start(self, sequence: Sequence, *, alone: bool, now: float) -> Sequence:
+        """Admit it; `alone`: nobody else in line reads the partial block that it goes on from."""
         self._waiting.remove(sequence)
         admitted = now if sequence.admitted is None else sequence.admitted
-        hold = self.cache.admit(sequence.request, sequence.readable, since=admitted, now=now)
+        hold = self.cache.admit(sequence.request, sequence.readable, since=admitted, now=now, alone=alone)
         sequence.start(hold, now=now)
         self.coalescing.admitted(sequence, hold.ready)
         self._running.append(sequence)
+        self._take_turn(sequence.request.namespace.tenant)
         return sequence
+
+    def _take_turn(self, tenant: str) -> None:
+        self._turns += 1
+        self._served[tenant] = self._turns
+        if len(self._served) > 2 * len(self._by_id) + 1:  # those that have left are forgotten
+            here = {sequence.request.namespace.tenant for sequence in self._by_id.values()}
+            self._served = {tenant: turn for tenant, turn in self._served.items() if tenant in here}
 
     def _peek(self, sequence: Sequence, *, now: float) -> Match[BlockId]:
         """Look how far a sequence is known. Renews nothing."""

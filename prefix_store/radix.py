@@ -164,12 +164,14 @@ class RadixTree(Generic[P]):
         assert 0 < len(tokens) < self._stride, "a partial block has some tokens, not all"
         if not self.storable(lease):
             return [payload]
-        if (known := lease.node.covering(tokens)) is not None:
-            known = self._split(known, 1) if len(known.payload) > 1 else known
+        known = lease.node.covering(tokens)
+        if known is not None and known.tokens == tokens:
             self._write(known, retention, now)
             lifetimes.lift(lease.node, retention.deadline, known)
             self._settle(known)
             return [payload]
+        if known is not None and known.deadline >= retention.deadline and known.kept >= retention.kept:
+            return [payload]  # as long as is asked for; what goes beyond `tokens` was not written again
         covered = self._cover(lease.node, tokens, retention, now)
         hashes = chain(BlockHash(lease.node.last_hash), tokens, len(tokens) // TOKEN_BYTES)
         node = Node(lease.node, tokens, hashes, [payload], retention, now, lease.node.namespace)

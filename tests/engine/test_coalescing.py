@@ -184,3 +184,15 @@ def test_a_leader_is_lent_the_priority_of_who_waits_for_it(priority: int) -> Non
         bench.step()
     assert bench.answers[leader].ended is (priority > 50)
     bench.run()
+
+
+def test_nobody_waits_for_who_computes_what_is_cached() -> None:
+    """A request for log-probabilities computes its prompt again; who finds that prompt cached goes on beside it."""
+    bench = busy()
+    bench.ask([9] * 40, max_tokens=1)
+    scoring = bench.submit([9] * 40, max_tokens=1, prompt_logprobs=0)
+    bench.step()
+    warm = bench.submit([9] * 40, max_tokens=1)
+    for _ in range(3):
+        bench.step()
+    assert bench.answers[warm].ended and not bench.answers[scoring].ended

@@ -69,6 +69,30 @@ def test_a_tenant_that_sends_twelve_at_once_competes_with_itself() -> None:
     assert order.index(few) <= 2
 
 
+def test_a_tenant_whose_requests_have_all_aged_still_competes_with_itself() -> None:
+    """Twelve long prompts that have waited their time leave another tenant's, once it has, the next place."""
+    bench = one_by_one()
+    many = [bench.submit([n] * 24, max_tokens=1, tenant="many") for n in range(12)]
+    bench.step()
+    bench.clock.tick(AGED_S)
+    few = bench.submit([40] * 24, max_tokens=1, tenant="few")
+    bench.step()
+    bench.clock.tick(AGED_S)
+    assert ends(bench, [*many, few]).index(few) <= 2
+
+
+def test_no_crowd_hides_who_came_last() -> None:
+    """Behind four tenants with forty requests each, a fifth one's turn comes at once, and a tenant's urgent one too."""
+    bench = one_by_one(max_waiting=400)
+    for tenant in "abcd":
+        for n in range(40):
+            bench.submit([n, 1, 2], max_tokens=1, tenant=tenant)
+    fifth = bench.submit([1, 2, 3], max_tokens=1, tenant="e", keep=Keep(priority=60))
+    urgent = bench.submit([4, 5, 6], max_tokens=1, tenant="a", keep=Keep(priority=90))
+    assert ends(bench, [urgent, fifth]) == [urgent, fifth]
+    assert bench.core.stats().requests_finished_total == 2
+
+
 @pytest.mark.parametrize(
     ("decode_s", "prefill_s", "limit"),
     [(0.05, 0.25, 750), (0.05, 1.05, 150), (0.05, 10.0, LEAST_TOKENS), (0.0, 0.1, 1000)],
@@ -82,6 +106,15 @@ def test_a_chunk_keeps_the_pace(decode_s: float, prefill_s: float, limit: int) -
         pace.measured(1000, prefill_s)
     assert abs(pace.limit(answering=True) - limit) <= 1
     assert pace.limit(answering=False) == 1000
+
+
+def test_a_decode_that_was_slow_is_forgotten() -> None:
+    """Steps with prompt tokens that are faster than what decodes took before keep a pace, and a cost above zero."""
+    pace = Pace(0.2, 1000)
+    pace.measured(0, 4.0)
+    for _ in range(3_000):
+        pace.measured(40, 0.08)
+    assert abs(pace.limit(answering=True) - 160) <= 1
 
 
 def test_before_anything_is_measured_a_step_is_whole() -> None:

@@ -284,15 +284,14 @@ def test_a_conversation_stays_in_one_extent(bench):
 
 
 def test_two_that_go_on_from_one_answer_at_once(bench, module):
-    """Of two branches that start together one writes on in the half full block, the other one answers right too."""
-    history = prompt(11)
+    """Of two branches in line together neither takes the half full block for itself: both read all of it."""
+    history = prompt(10)
     history += bench.ask(history, max_tokens=5).tokens
     branches = [history + prompt(7, seed=seed) for seed in (1, 2)]
     ids = [bench.submit(branch, max_tokens=4) for branch in branches]
     bench.run()
     assert [bench.answers[i].tokens for i in ids] == [plain_answer(module, branch, 4) for branch in branches]
-    assert bench.answers[ids[0]].prefilled.read == 15
-    assert bench.ask(history + prompt(7, seed=3)).prefilled.read == 16  # both have computed the last of it
+    assert [bench.answers[i].prefilled.read for i in ids] == [14, 14]
 
 
 def test_a_client_that_leaves_gives_the_half_full_block_back(bench):

@@ -115,9 +115,12 @@ class Oracle:
             for other, longer in self.blocks
             if other == namespace and longer[: len(path)] == path and len(longer) <= len(end) + self.block_tokens
         ]
-        if known:
-            self._write(self.blocks[namespace, min(known)], retention, now)
-            self._agree(self._path(namespace, min(known)))
+        if path in known:
+            self._write(self.blocks[namespace, path], retention, now)
+            self._agree(self._path(namespace, path))
+            return [payload]
+        block = self.blocks[namespace, min(known)] if known else None
+        if block and block.deadline >= retention.deadline and block.kept >= retention.kept:
             return [payload]
         free = self._cover(namespace, path, retention, now)
         self.blocks[namespace, path] = Block(payload, retention, retention.kept, retention.deadline, now, now)

@@ -87,13 +87,28 @@ def test_a_purge_takes_it_and_nothing_is_kept_after(shelf):
     assert shelf.release(lease, 1.0) == ["abcd"]
 
 
-def test_a_known_beginning_is_renewed_and_not_kept_twice(shelf):
-    """Tokens that some block begins with are not stored again; that block lives as long as who wrote them asks."""
-    lease = shelf.take("abcd", 200.0)
-    assert shelf.keep_partial(lease, letters("e"), "mine", 200.0, retention(since=200.0)) == ["mine"]
-    shelf.release(lease, 200.0)
+def test_a_known_beginning_is_not_kept_twice(shelf):
+    """Tokens that some block begins with, and which it keeps for as long, are not stored again."""
+    lease = shelf.take("abcd", 0.0)
+    assert shelf.keep_partial(lease, letters("e"), "mine", 0.0, retention(since=0.0)) == ["mine"]
     assert shelf.all() == ["abcd", "ef"]
+
+
+def test_the_same_partial_block_is_renewed(shelf):
+    """Written again, a partial block lives as long as who wrote it asks."""
+    lease = shelf.take("abcd", 200.0)
+    assert shelf.keep_partial(lease, letters("ef"), "mine", 200.0, retention(since=200.0)) == ["mine"]
+    shelf.release(lease, 200.0)
     assert shelf.peek(*home("abcd efgh"), 499.0).readable == B + 2
+
+
+def test_what_was_not_written_again_does_not_live_longer(shelf):
+    """A shorter beginning that is kept for longer stands beside the block that has it, which goes at its own time."""
+    lease = shelf.take("abcd", 200.0)
+    assert shelf.keep_partial(lease, letters("e"), "mine", 200.0, retention(since=200.0)) == []
+    shelf.release(lease, 200.0)
+    shelf.check()
+    assert [shelf.peek(*home("abcd efgh"), now).readable for now in (299.0, 300.0, 499.0)] == [B + 2, B + 1, B + 1]
 
 
 def test_a_longer_one_takes_its_place_unless_it_is_kept_for_longer(shelf):
