@@ -19,7 +19,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig,
 from engine.attention import Scoring, packed
 from engine.batch import Batch
 from engine.errors import ModelRefused
-from engine.fused import fuse
 from engine.kv_tensors import KVTensors
 from engine.pageable import layout_of, refuse_unpaged
 
@@ -72,7 +71,6 @@ def load(path: Path, *, attend: Attend = packed.attend) -> PagedModel:
     module = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation=PAGED, trust_remote_code=False
     )
-    fuse(module)
     return PagedModel(module.eval(), weights=digest(path), attend=attend)
 
 

@@ -104,12 +104,13 @@ def _matches(node: Entry, message: Purge, now: float) -> bool:
 
 def _view(node: Entry, now: float) -> EntryView:
     assert node.retention is not None
+    block = node.namespace.block_tokens
     return EntryView(
         id=node.last_hash.hex(),
         tenant=node.namespace.tenant,
         model=node.namespace.model,
-        tokens=sum(above.length for above in lifetimes.path_up(node)),
-        own_tokens=node.length,
+        tokens=sum(len(above.payload) for above in lifetimes.path_up(node)) * block,
+        own_tokens=len(node.payload) * block,
         klass=node.retention.klass,
         kept="promised" if node.kept is Kept.PROMISED else "held",
         left_s=node.deadline - now,
@@ -130,7 +131,7 @@ class _Count:
         self.leased = 0  # tokens in use
 
     def add(self, node: Entry) -> None:
-        tokens = node.length
+        tokens = len(node.payload) * node.namespace.block_tokens
         self._entries[node.namespace.tenant] += 1
         self._tokens[node.namespace.tenant] += tokens
         self.leased += tokens if node.leases else 0

@@ -88,12 +88,12 @@ def _ages(tree: RadixTree[BlockId], now: float, size: int) -> Look:
 
 
 class _Rows:
-    """What a look at the tree has seen, one row a node, parents first; counts in tokens."""
+    """What a look at the tree has seen, one row a node, parents first; counts in blocks."""
 
     def __init__(self) -> None:
         self.nodes: list[Node[BlockId]] = []
         self.above: list[int] = []  # the parent's row
-        self.start: list[int] = []  # tokens before the node
+        self.start: list[int] = []  # blocks before the node
         self.own: list[int] = []
         self.ends: list[bytes] = []  # the chain's hash at the node's end
         self._row_of: dict[Node[BlockId], int] = {}
@@ -105,28 +105,28 @@ class _Rows:
         self.nodes.append(node)
         self.above.append(above)
         self.start.append(self.start[above] + self.own[above] if above != NOWHERE else 0)
-        self.own.append(node.length)
+        self.own.append(len(node.payload))
         self.ends.append(node.last_hash)
         return len(self.nodes)
 
     def sums(self) -> list[int]:
-        """Return the tokens in and below each node."""
+        """Return the blocks in and below each node."""
         sums = self.own.copy()
         for row in range(len(sums) - 1, -1, -1):
             if self.above[row] != NOWHERE:
                 sums[self.above[row]] += sums[row]
         return sums
 
-    def view(self, row: int, subtree: int, now: float) -> TreeNode:
-        """Show one node."""
+    def view(self, row: int, subtree: int, unit: int, now: float) -> TreeNode:
+        """Show one node; `unit` is the tokens of a block."""
         node, above = self.nodes[row], self.above[row]
         assert node.retention is not None, "a root is no row"
         return TreeNode(
             id=self.ends[row].hex(),
             parent=None if above == NOWHERE else self.ends[above].hex(),
-            start=self.start[row],
-            tokens=self.own[row],
-            subtree_tokens=subtree,
+            start=self.start[row] * unit,
+            tokens=self.own[row] * unit,
+            subtree_tokens=subtree * unit,
             tenant=node.namespace.tenant,
             model=node.namespace.model,
             klass=node.retention.klass,
@@ -152,7 +152,7 @@ def _largest(tree: RadixTree[BlockId], question: AskTree, now: float, size: int)
     yield
     nodes: list[TreeNode] = []
     for row in largest:
-        nodes.append(rows.view(row, sums[row], now))
+        nodes.append(rows.view(row, sums[row], tree.block_tokens, now))
         if not len(nodes) % size:
             yield
     return Tree(seq=0, total=len(sums), nodes=tuple(nodes))

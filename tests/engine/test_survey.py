@@ -85,9 +85,9 @@ def test_the_tree_is_what_a_slow_walk_says(bench: Bench, seed: int) -> None:
         view, parent = told[node.last_hash.hex()], node.parent
         assert parent is not None and node.retention is not None
         assert view.parent == (None if parent.retention is None else parent.last_hash.hex())
-        assert view.start == sum(above.length for above in lifetimes.path_up(parent))
-        assert view.tokens == node.length
-        assert view.subtree_tokens == sum(below.length for below in node.subtree())
+        assert view.start == sum(len(above.payload) for above in lifetimes.path_up(parent)) * B
+        assert view.tokens == len(node.payload) * B
+        assert view.subtree_tokens == sum(len(below.payload) for below in node.subtree()) * B
         assert (view.left_s, view.idle_s, view.age_s) == (node.deadline - now, now - node.used, now - node.born)
         assert (view.tenant, view.reads, view.leases) == (node.namespace.tenant, node.reads, node.leases)
         assert (view.klass, view.kept == "promised") == (node.retention.klass, node.kept is Kept.PROMISED)
