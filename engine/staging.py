@@ -37,14 +37,13 @@ def stage(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
 def pack(arrays: Sequence[np.ndarray], *, pinned: bool) -> tuple[Tensor, list[Place]]:
     """Write the arrays into one buffer of bytes. O(bytes)."""
     places, first = [], 0
-    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-    for tensor in tensors:
-        size = tensor.numel() * tensor.element_size()
-        places.append(Place(first, size, tensor.dtype, tuple(tensor.shape)))
-        first += -(-size // ALIGNMENT) * ALIGNMENT
+    for array in arrays:
+        places.append(Place(first, array.nbytes, torch.from_numpy(array).dtype, array.shape))
+        first += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     buffer = torch.empty(first, dtype=torch.uint8, pin_memory=pinned)
-    for tensor, place in zip(tensors, places, strict=True):
-        buffer[place.first : place.first + place.bytes].copy_(tensor.reshape(-1).view(torch.uint8))
+    host = buffer.numpy()
+    for array, place in zip(arrays, places, strict=True):
+        host[place.first : place.first + place.bytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return buffer, places
 
 

@@ -93,22 +93,31 @@ def _shared(
 ) -> tuple[list[_Part], list[int]]:
     """Return what is shared in whole pages, and how many pages of each sequence that is.
 
-    Stretches come in token order for each of their members, and all members have come the same way.
+    Stretches come in token order for each of their members, and all members have come the same way. What the same
+    members share one after the other is one part, wherever it lies.
     """
-    parts: list[_Part] = []
+    runs: dict[tuple[int, ...], tuple[int, int, int]] = {}  # by members: level, first page and end in each one's table
     told, begun, depth = ([0] * len(pages) for _ in range(3))  # tokens and pages that were shared so far; parts
     for stretch in batch.shared:
-        one = stretch.members[0]
+        members, one = stretch.members, stretch.members[0]
         first, end = begun[one], (told[one] + stretch.tokens) // page
-        end = min(end, *((lengths[place] - batch.rows[place].count) // page for place in stretch.members))
-        level = depth[one]
-        for place in stretch.members:
+        end = min(end, *((lengths[place] - batch.rows[place].count) // page for place in members))
+        level, start, _ = runs.get(members, (depth[one], first, 0))
+        for place in members:
             told[place] += stretch.tokens
             if end > first:
                 begun[place], depth[place] = end, level + 1
         if end > first:
-            rows = tuple((batch.rows[place].first, batch.rows[place].last) for place in stretch.members)
-            parts.append(_Part(level, rows, pages[one][first:end], (end - first) * page))
+            runs[members] = (level, start, end)
+    parts = [
+        _Part(
+            level,
+            tuple((batch.rows[place].first, batch.rows[place].last) for place in members),
+            pages[members[0]][first:end],
+            (end - first) * page,
+        )
+        for members, (level, first, end) in runs.items()
+    ]
     return parts, begun
 
 

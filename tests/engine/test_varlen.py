@@ -221,7 +221,7 @@ def test_what_the_kernel_lacks_the_reference_computes() -> None:
     assert kernel.windows == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_trees_of_blocks_agree(data: st.DataObject) -> None:
     """For random shared beginnings, lengths, new tokens and windows, each row attends as if it stood alone."""
