@@ -78,10 +78,11 @@ def load(path: Path, *, attend: Attend = packed.attend, device: torch.device = C
 
 
 def compute_dtype(config: Any, device: torch.device) -> torch.dtype:
-    """Return what a model is computed in: float32 on a CPU; on a GPU the configuration's own, as far as that is half."""
+    """Return what a model is computed in: float32 on a CPU; on a GPU the configuration's own, where that is half."""
     if device.type == "cpu":
         return torch.float32
-    return config.dtype if config.dtype in HALF else torch.bfloat16
+    own: torch.dtype | None = getattr(config.get_text_config(), "dtype", None)
+    return own if own in HALF else torch.bfloat16
 
 
 def register() -> None:

@@ -1,7 +1,7 @@
 """The host's arrays of a step on their way to the device: one copy through pinned memory for all of them.
 
-Owns nothing: pinned memory is torch's own, which gives it out again only after the copy that uses it is over. Rule: what
-arrives equals what was given. On a CPU nothing is copied at all.
+Owns nothing: pinned memory is torch's own, which gives it out again only after the copy that uses it is over. Rule:
+what arrives equals what was given. On a CPU nothing is copied at all.
 """
 
 from __future__ import annotations
@@ -49,6 +49,4 @@ def pack(arrays: Sequence[np.ndarray], *, pinned: bool) -> tuple[Tensor, list[Pl
 
 def unpack(buffer: Tensor, places: Sequence[Place]) -> list[Tensor]:
     """Return the arrays as views of the buffer, wherever it lies."""
-    return [
-        buffer[place.first : place.first + place.bytes].view(place.dtype).view(place.shape) for place in places
-    ]
+    return [buffer[place.first : place.first + place.bytes].view(place.dtype).view(place.shape) for place in places]

@@ -81,8 +81,8 @@ def card_of(model: PagedModel, config: EngineConfig, *, free_bytes: int) -> Mode
 def free_bytes(device: torch.device) -> int:
     """Return the memory that is free where keys and values will lie."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
 
 
 def serve(core: EngineCore, socket: zmq.Socket[bytes]) -> None:

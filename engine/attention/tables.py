@@ -1,8 +1,8 @@
-"""A batch as the arguments of a paged kernel: whose rows come where, which pages each may see, how many tokens of them.
+"""A batch as the arguments of a paged kernel: whose rows come where, which pages each sees, how many tokens of them.
 
-Owns nothing and calls no kernel. One call has every sequence over its own pages, causal and aligned at the end: the last
-row sees all tokens. Another has what several sequences share, once for all of them and without a mask. Rule: each row
-sees each token up to its own exactly once, over both calls; a sequence's new tokens are always its own.
+Owns nothing and calls no kernel. One call has every sequence over its own pages, causal and aligned at the end: the
+last row sees all tokens. Another has what several sequences share, once for all of them and without a mask. Rule: each
+row sees each token up to its own exactly once, over both calls; a sequence's new tokens are always its own.
 """
 
 from __future__ import annotations
@@ -88,9 +88,7 @@ def pages_of(stretches: Sequence[Stretch], page: int) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *pages])
 
 
-def _shared(
-    batch: Batch, pages: list[np.ndarray], lengths: list[int], page: int
-) -> tuple[list[_Part], list[int]]:
+def _shared(batch: Batch, pages: list[np.ndarray], lengths: list[int], page: int) -> tuple[list[_Part], list[int]]:
     """Return what is shared in whole pages, and how many pages of each sequence that is.
 
     Stretches come in token order for each of their members, and all members have come the same way. What the same

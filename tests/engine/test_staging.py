@@ -45,6 +45,6 @@ def test_on_a_cpu_nothing_is_copied() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_through_pinned_memory_all_arrives() -> None:
     """On a GPU the arrays are equal to those of the host."""
-    given_arrays = [np.arange(1000), np.arange(7, dtype=np.int32), np.empty((2, 0), dtype=np.float32)]
+    given_arrays: list[np.ndarray] = [np.arange(1000), np.arange(7, dtype=np.int32), np.empty((2, 0))]
     for array, tensor in zip(given_arrays, stage(given_arrays, torch.device("cuda")), strict=True):
         np.testing.assert_array_equal(tensor.cpu().numpy(), array)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from engine.attention.varlen import Varlen
 from engine.batch import Batch, Rows
 from engine.block_pool import BlockId
 from engine.block_table import BlockTable
-from engine.cascade import share
+from engine.cascade import Shared, share
 from engine.config import EngineConfig, device_block_tokens
 from engine.errors import ModelRefused
 from engine.model import PagedModel
@@ -74,7 +75,8 @@ def gap(batch, scoring, kernel, *, seed=1, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
     normal = lambda *shape: torch.randn(*shape, generator=generator).to(dtype)  # noqa: E731
     tokens = len(batch.tokens)
-    query, key, value = normal(tokens, HEADS, HEAD_DIM), *(normal(tokens, KV_HEADS, HEAD_DIM) for _ in "kv")
+    query = normal(tokens, HEADS, HEAD_DIM)
+    key, value = (normal(tokens, KV_HEADS, HEAD_DIM) for _ in "kv")
     keys, values = (torch.full((PAGES * PAGE, KV_HEADS, HEAD_DIM), float("nan"), dtype=dtype) for _ in "kv")
     for pool, new in ((keys, key), (values, value)):
         for slot, held in {stretch for rows in batch.rows for stretch in rows.whole}:
@@ -100,7 +102,9 @@ MIXED = (
 
 def test_the_plain_kernel_takes_what_the_real_one_takes() -> None:
     """Names, order, kinds and defaults of the arguments are those of the installed torch."""
-    ours, theirs = (inspect.signature(one).parameters.values() for one in (paged_kernel.varlen_attn, varlen.varlen_attn))
+    ours, theirs = (
+        inspect.signature(one).parameters.values() for one in (paged_kernel.varlen_attn, varlen.varlen_attn)
+    )
     facts = lambda parameters: [(one.name, one.kind, one.default) for one in parameters]  # noqa: E731
     assert facts(ours) == facts(theirs)
 
@@ -145,10 +149,7 @@ def test_without_sharing_each_sequence_has_all_its_pages() -> None:
 def test_a_part_of_a_page_is_not_shared() -> None:
     """Where stretches part within a page, both read that page by themselves."""
     batch = batch_of(([0, 1, 2], 12, 1), ([0, 1, 3], 10, 1))
-    uneven = Batch(
-        batch.tokens, batch.positions, batch.slots, batch.rows, batch.wanted, (), (batch.shared[0].__class__(0, 7, (0, 1)),)
-    )
-    tables = plan(uneven, PAGE)
+    tables = plan(replace(batch, shared=(Shared(0, 7, (0, 1)),)), PAGE)
     assert tables.shared is not None
     assert tables.shared.pages.tolist() == [[0]]
     assert tables.own.pages.tolist() == [[1, 2], [1, 3]]
@@ -183,7 +184,11 @@ def test_tables_are_worked_out_once_a_step() -> None:
 
 @pytest.mark.parametrize(
     ("stretches", "wrong"),
-    [(((2, 3),), "token 0 lies in slot 2"), (((0, 3), (7, 2)), "token 3"), (((0, 4), (9, 2)), "token 4 lies in slot 9")],
+    [
+        (((2, 3),), "token 0 lies in slot 2"),
+        (((0, 3), (7, 2)), "token 3"),
+        (((0, 4), (9, 2)), "token 4 lies in slot 9"),
+    ],
 )
 def test_stretches_that_are_no_pages_are_refused(stretches, wrong):
     """A sequence that begins within a page, or leaves one half full, has no block table."""
@@ -239,7 +244,7 @@ def test_random_trees_of_blocks_agree(data: st.DataObject) -> None:
 
 
 def test_an_engine_on_block_tables_answers_as_the_model_itself() -> None:
-    """Cold, warm, in chunks and side by side over a shared beginning, greedy answers are those of plain transformers."""
+    """Cold, warm, in chunks and side by side over a shared beginning, greedy answers are plain transformers' own."""
     module = tiny_module()
     kernel = Counting()
     model = PagedModel(module, weights="tiny", attend=Varlen(PAGE, kernel=kernel, dtypes=FLOATS))
@@ -299,6 +304,4 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
     """The line says what torch finds and what to do."""
     with pytest.raises(ModelRefused) as refused:
         usable("cuda")
-    assert str(refused.value) == (
-        f"--device cuda: torch {torch.__version__} finds no GPU here. Use --device cpu."
-    )
+    assert str(refused.value) == (f"--device cuda: torch {torch.__version__} finds no GPU here. Use --device cpu.")
