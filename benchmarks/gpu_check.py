@@ -1,9 +1,9 @@
 """`python -m benchmarks.gpu_check [MODEL]`: whether the path on a GPU is right, and how fast, in at most eight minutes.
 
-Attention through block tables against the plain reference, in both half precisions; then a model: answers equal to
-plain transformers' first tokens, first tokens cold and warm, tokens a second and the share of the memory's bandwidth
-that they use. The last line of standard output is one JSON object. Exit status: 0 all is right, 1 something is not,
-2 there is no GPU here.
+Attention through block tables against the plain reference, in both half precisions; then a model, which the engine's
+self-test compares with plain transformers: first tokens cold and warm, tokens a second and the share of the memory's
+bandwidth that they use. The last line of standard output is one JSON object. Exit status: 0 all is right, 1 something
+is not, 2 there is no GPU here that the engine could use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from engine.cascade import share
 from engine.config import EngineConfig, device_block_tokens
 from engine.core import EngineCore
 from engine.errors import ModelRefused
-from engine.messages import Delta, Prefilled, Refused, Sampling, Submit
+from engine.messages import Delta, Prefilled, Sampling, Submit
 from engine.weights import resolve_in_subprocess
 from engine.worker import build_core
 
@@ -73,15 +73,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check, measure, print."""
     parser = argparse.ArgumentParser(prog="gpu_check", description=__doc__.partition("\n")[0])
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="a known name, a folder, a file or a hub id")
-    parser.add_argument("--device", default="cuda", help="cuda, or cuda:1")
+    parser.add_argument("--device", default="cuda", help="cuda, or cuda:1", type=_gpu)
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/keepwarm", help="of converted models")
     options = parser.parse_args(arguments)
     ends = time.monotonic() + BUDGET_S
+    if not torch.cuda.is_available():
+        print(f"gpu_check: torch {torch.__version__} finds no GPU here. Nothing was checked.", file=sys.stderr)
+        return 2
     try:
         device = usable(options.device)
         attend = attention_for(device, device_block_tokens(options.device))
     except ModelRefused as refusal:
-        print(f"gpu_check: nothing was checked. {refusal}", file=sys.stderr)
+        print(f"gpu_check: {refusal} Nothing was checked.", file=sys.stderr)
         return 2
     found = agreements(attend, device, device_block_tokens(options.device))
     for one in found:
@@ -92,6 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     right = all(one.right for one in found)
     print(json.dumps({"right": right, "gpu": torch.cuda.get_device_name(device), "card": asdict(take_card()), **told}))
     return 0 if right else 1
+
+
+def _gpu(text: str) -> str:
+    if text.partition(":")[0] != "cuda":
+        raise argparse.ArgumentTypeError(f"expected a GPU such as cuda or cuda:1, not {text!r}")
+    return text
 
 
 def agreements(
@@ -213,8 +222,8 @@ def _run(
         packed = b"".join(token.to_bytes(4, "little") for token in prompt)
         sampling = Sampling(temperature=0.0, min_tokens=answer)
         refused = core.handle(Submit(id=str(place), tokens=packed, max_tokens=answer, sampling=sampling))
-        if isinstance(refused, Refused):
-            raise RuntimeError(f"the engine refused: {refused.message}")
+        if refused is not None:
+            raise RuntimeError(f"the engine refused: {refused}")
     steps, facts = [], []
     while core.busy:
         started = time.perf_counter()

@@ -21,7 +21,6 @@ from engine.model import PAGED, PagedModel
 TOLERANCE = 1e-3  # of the largest logit; float32 noise is below 1e-5
 HALF_TOLERANCE = 5e-2  # the same in float16 and bfloat16, whose numbers have 11 and 8 bits
 SMALL_BLOCK = 4  # tokens: a short prompt has several
-_LENGTH, _CUT = 12, 7
 _TABLE = (5, 1, 2)  # block numbers, not in order
 _WINDOW = 7  # of the second part's rows, some see all of the first part that others see, and each has lost some
 _STRANGE = (TypeError, AttributeError, ValueError, RuntimeError, IndexError)  # of code that knows no paged attention
@@ -62,12 +61,13 @@ def narrowed(config: Any, window: int = _WINDOW) -> Iterator[None]:
 def _gap(model: PagedModel, block_tokens: int) -> float:
     """Return by how much the last token's logits differ, as a part of the largest."""
     vocab = model.config.vocab_size
-    ids = (torch.arange(_LENGTH, device=model.device) * 7919 + 11) % vocab
+    length, cut = len(_TABLE) * block_tokens, 2 * block_tokens - 1
+    ids = (torch.arange(length, device=model.device) * 7919 + 11) % vocab
     model.module.set_attn_implementation("eager")
     expected = model.module(input_ids=ids[None], use_cache=False, logits_to_keep=1).logits[0, 0].float()
     model.module.set_attn_implementation(PAGED)
     kv = KVTensors(model.layout, blocks=max(_TABLE) + 1, block_tokens=block_tokens, device=model.device)
-    places = [block * block_tokens + at for block in _TABLE for at in range(block_tokens)][:_LENGTH]
+    places = [block * block_tokens + at for block in _TABLE for at in range(block_tokens)]
     slots = torch.tensor(places, device=model.device)
     seen = 0
 
@@ -78,8 +78,8 @@ def _gap(model: PagedModel, block_tokens: int) -> float:
 
     attend, model.attend = model.attend, counting
     try:
-        model.forward(_chunk(ids, slots, 0, _CUT), kv)
-        got = model.forward(_chunk(ids, slots, _CUT, _LENGTH), kv)[0]
+        model.forward(_chunk(ids, slots, 0, cut), kv)
+        got = model.forward(_chunk(ids, slots, cut, length), kv)[0]
     finally:
         model.attend = attend
     if seen != 2 * model.layout.layers:

@@ -22,10 +22,14 @@ def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_check.main([]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err == (
-        f"gpu_check: nothing was checked. --device cuda: torch {torch.__version__} finds no GPU here. "
-        "Use --device cpu.\n"
-    )
+    assert told.err == f"gpu_check: torch {torch.__version__} finds no GPU here. Nothing was checked.\n"
+
+
+def test_a_device_that_is_no_gpu_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The option says what it takes."""
+    with pytest.raises(SystemExit):
+        gpu_check.main(["--device", "cpu"])
+    assert "expected a GPU such as cuda or cuda:1, not 'cpu'" in capsys.readouterr().err
 
 
 def test_its_batch_shares_and_scatters() -> None:

@@ -264,8 +264,9 @@ def test_the_self_test_goes_through_the_tables() -> None:
     """Before the first request the paged forward is compared on pages of the device's size."""
     kernel = Counting()
     module = tiny_module()
-    self_test(PagedModel(module, weights="tiny", attend=Varlen(256, kernel=kernel, dtypes=FLOATS)), block_tokens=256)
-    assert kernel.tables == [[[5]]] * 4
+    self_test(PagedModel(module, weights="tiny", attend=Varlen(16, kernel=kernel, dtypes=FLOATS)), block_tokens=16)
+    assert kernel.tables == [[[5, 1]]] * 2 + [[[5, 1, 2]]] * 2
+    assert kernel.used == [[31]] * 2 + [[48]] * 2
 
 
 def test_a_cpu_gets_packed_attention() -> None:
