@@ -13,7 +13,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -118,11 +118,16 @@ def agreements(
     found = []
     for dtype, window, sinking in wanted:
         query = torch.randn(len(batch.tokens), HEADS, HEAD_DIM, generator=generator).to(device, dtype)
-        pool = [torch.randn(POOL * page, KV_HEADS, HEAD_DIM, generator=generator).to(device, dtype) for _ in "kv"]
-        new = [each[batch.slots] for each in pool]
+        keys, values = (
+            torch.randn(POOL * page, KV_HEADS, HEAD_DIM, generator=generator).to(device, dtype) for _ in "kv"
+        )
+        key, value = keys[batch.slots], values[batch.slots]
         sinks = torch.linspace(-2.0, 3.0, HEADS, device=device) if sinking else None
-        given = (query, *new, *pool, batch, Scoring(HEAD_DIM**-0.5, window, None, sinks))
-        gap = float((attend(*given).float() - reference.attend(*given).float()).abs().max())
+        scoring = Scoring(HEAD_DIM**-0.5, window, None, sinks)
+        got, expected = (
+            one(query, key, value, keys, values, batch, scoring).float() for one in (attend, reference.attend)
+        )
+        gap = float((got - expected).abs().max())
         found.append(Agreement(dtype=str(dtype).removeprefix("torch."), window=window, sinks=sinking, gap=gap))
     return found
 
@@ -236,15 +241,14 @@ def _run(
     return steps, facts
 
 
-def read_bandwidth(tensor: Tensor, wait: Callable[[], None] | None = None) -> float:
+def read_bandwidth(tensor: Tensor) -> float:
     """Return bytes per second of summing a tensor far larger than any cache, the best of five."""
-    wait = wait or torch.cuda.synchronize
     times = []
     for _ in range(5):
-        wait()
+        torch.cuda.synchronize(tensor.device)
         started = time.perf_counter()
         tensor.sum()
-        wait()
+        torch.cuda.synchronize(tensor.device)
         times.append(time.perf_counter() - started)
     return float(tensor.nbytes / min(times))
 

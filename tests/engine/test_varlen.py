@@ -24,6 +24,7 @@ from engine.config import EngineConfig, device_block_tokens
 from engine.errors import ModelRefused
 from engine.model import PagedModel
 from engine.self_test import self_test
+from engine.worker import build_core
 from tests.engine import paged_kernel
 from tests.engine.workbench import Bench, RecordingRunner, Truth, share_from, tiny_module
 
@@ -302,7 +303,7 @@ def test_devices_that_cannot_are_refused(device, block, capability, told):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    """The line says what torch finds and what to do."""
+    """The engine says so before it looks for a model: what torch finds, and what to do."""
     with pytest.raises(ModelRefused) as refused:
-        usable("cuda")
+        build_core(EngineConfig(model="m", model_path="-", device="cuda", block_tokens=256))
     assert str(refused.value) == (f"--device cuda: torch {torch.__version__} finds no GPU here. Use --device cpu.")
