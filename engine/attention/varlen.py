@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from engine.attention import Scoring, reference
 from engine.attention.packed import merge
@@ -30,10 +29,13 @@ class Varlen:
     """`attend` of `engine.attention` over pages of one size, by a kernel with `varlen_attn`'s arguments."""
 
     def __init__(
-        self, page: int, *, kernel: Callable[..., Any] = varlen_attn, dtypes: frozenset[torch.dtype] = HALF
+        self, page: int, *, kernel: Callable[..., Any] | None = None, dtypes: frozenset[torch.dtype] = HALF
     ) -> None:
+        from torch.nn.attention.varlen import AuxRequest, varlen_attn  # noqa: PLC0415 - a second that no CPU waits for
+
         self.page = page
-        self._kernel = kernel
+        self._kernel = kernel or varlen_attn
+        self._with_sums = AuxRequest(lse=True)
         self._dtypes = dtypes
         self._batch: Batch | None = None
         self._tables: dict[bool, Tables] = {}  # of that batch, by whether it shares
@@ -115,7 +117,7 @@ class Varlen:
             call.starts_k,
             call.most_q,
             call.most_k,
-            return_aux=AuxRequest(lse=True),
+            return_aux=self._with_sums,
             scale=scoring.scaling,
             window_size=window,
             enable_gqa=query.shape[1] != pool[0].shape[2],
