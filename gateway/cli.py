@@ -67,6 +67,7 @@ def serve(
     engine: Annotated[Given, _option("engine")] = None,
     workers: Annotated[Given, _option("workers")] = None,
     model: Annotated[Given, _option("model")] = None,
+    device: Annotated[Given, _option("device")] = None,
     ttl: Annotated[Given, _option("ttl")] = None,
     kv_bytes: Annotated[Given, _option("kv_bytes")] = None,
     max_model_len: Annotated[Given, _option("max_model_len")] = None,
