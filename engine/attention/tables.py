@@ -56,6 +56,8 @@ def plan(batch: Batch, page: int, *, sharing: bool = True) -> Tables:
     """Lay a batch out in pages of `page` tokens. O(pages). Raises ValueError when it does not lie in whole pages."""
     pages = [pages_of(rows.whole, page) for rows in batch.rows]
     lengths = [sum(tokens for _, tokens in rows.whole) for rows in batch.rows]
+    if any(length < rows.count for rows, length in zip(batch.rows, lengths, strict=True)):
+        raise ValueError("a sequence does not say where all of its tokens lie")
     shared, begun = _shared(batch, pages, lengths, page) if sharing else ([], [0] * len(pages))
     own = [
         _Part(0, ((rows.first, rows.last),), held[skip:], length - skip * page)

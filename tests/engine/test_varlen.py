@@ -197,6 +197,13 @@ def test_stretches_that_are_no_pages_are_refused(stretches, wrong):
         pages_of(stretches, PAGE)
 
 
+def test_rows_that_do_not_say_where_they_lie_are_refused() -> None:
+    """Without the place of its new tokens a sequence has no block table."""
+    batch = batch_of(([0, 1], 6, 2))
+    with pytest.raises(ValueError, match="where all of its tokens lie"):
+        plan(replace(batch, rows=(replace(batch.rows[0], whole=()),)), PAGE)
+
+
 def test_stretches_may_part_within_a_page_and_go_on_there() -> None:
     """Token by token or all at once, the pages are the same."""
     slots = [*range(20, 24), *range(8, 14)]
