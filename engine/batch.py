@@ -15,6 +15,7 @@ import torch
 from engine.cascade import Shared, Stretch, share
 from engine.chunk import Chunk
 from engine.request import TOKEN_BYTES
+from engine.staging import stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Rows:
     causal: bool
     own: tuple[Stretch, ...]  # of the past, what no other sequence of the batch shares
     band: Band | None = None  # under a window, in place of attending to themselves
+    whole: tuple[Stretch, ...] = ()  # where all tokens up to the last row's lie, for those who read by pages
 
     @property
     def count(self) -> int:
@@ -84,8 +86,9 @@ def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
         tokens.append(ids.astype(np.int64))
         positions.append(np.arange(start, start + count))
         slots += [np.arange(slot, slot + length) for slot, length in table.slots(start, count)]
-        seen = start + 1 if count == 1 else start
-        spans.append((first, count, tuple(table.extents(seen))))
+        whole = tuple(table.extents(start + count))
+        past = whole if count == 1 else tuple(table.extents(start))
+        spans.append((first, count, past, whole))
         scored_rows += range(first + chunk.scored.start - start, first + chunk.scored.stop - start)
         first += count
         if chunk.samples:
@@ -94,20 +97,19 @@ def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
             size = table.block_tokens
             copies.append((chunk.copy.source * size, chunk.copy.target * size, chunk.copy.tokens))
 
-    def on_device(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(device)
-
-    shared, own = share([past for _, _, past in spans])
+    arrays = [np.concatenate(parts) for parts in (tokens, positions, slots)]
+    staged = stage([*arrays, np.array([*scored_rows, *sample_rows], dtype=np.int64)], device)
+    shared, own = share([past for _, _, past, _ in spans])
     rows = [
-        Rows(first, first + count, past, causal=count > 1, own=rest)
-        for (first, count, past), rest in zip(spans, own, strict=True)
+        Rows(first, first + count, past, causal=count > 1, own=rest, whole=whole)
+        for (first, count, past, whole), rest in zip(spans, own, strict=True)
     ]
     return Batch(
-        tokens=on_device(tokens),
-        positions=on_device(positions),
-        slots=on_device(slots),
+        tokens=staged[0],
+        positions=staged[1],
+        slots=staged[2],
         rows=tuple(rows),
-        wanted=torch.tensor([*scored_rows, *sample_rows], dtype=torch.int64, device=device),
+        wanted=staged[3],
         copies=tuple(copies),
         shared=shared,
     )

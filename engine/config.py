@@ -7,6 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CPU_BLOCK_TOKENS = 16  # finer reuse against longer tables
+GPU_BLOCK_TOKENS = 256  # flash attention, as torch brings it, refuses pages that are no multiple of this
+
+
+def device_block_tokens(device: str) -> int:
+    """Return how many tokens a block has on a device such as cpu, cuda or cuda:1, unless told otherwise."""
+    return GPU_BLOCK_TOKENS if device.partition(":")[0] == "cuda" else CPU_BLOCK_TOKENS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -16,7 +24,8 @@ class EngineConfig:
     model_path: str  # local folder with config, safetensors and tokenizer
     kv_bytes: int | None = None  # None: measured at start, see engine.kv_tensors.plan_blocks
     max_model_len: int | None = None  # tokens, prompt and answer together; None: the model's own window
-    block_tokens: int = 16  # finer reuse against longer tables
+    device: str = "cpu"  # or cuda, cuda:1
+    block_tokens: int = CPU_BLOCK_TOKENS  # what the device demands: `device_block_tokens`
     step_tokens: int = 1024  # prefill and decode together, per forward pass
     inter_token_s: float = 0.2  # between two tokens of an answer, for which chunks beside it are sized
     max_num_seqs: int = 16  # sequences that run at the same time

@@ -7,7 +7,6 @@ What cannot be paged right is refused at load, by name (`engine.pageable`), or b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,16 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
 
 from engine.attention import Scoring, packed
+from engine.attention.dispatch import Attend
+from engine.attention.varlen import HALF
 from engine.batch import Batch
 from engine.errors import ModelRefused
+from engine.fused import fuse
 from engine.kv_tensors import KVTensors
 from engine.pageable import layout_of, refuse_unpaged
 
 PAGED = "keepwarm_paged"
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Batch, Scoring], Tensor]
+CPU = torch.device("cpu")
 
 
 class PagedModel:
@@ -63,15 +65,25 @@ class PagedModel:
         return logits
 
 
-def load(path: Path, *, attend: Attend = packed.attend) -> PagedModel:
+def load(path: Path, *, attend: Attend = packed.attend, device: torch.device = CPU) -> PagedModel:
     """Load a local folder. Raises ModelRefused when the layers cannot be paged."""
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     refuse_unpaged(config.get_text_config())
     register()
     module = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation=PAGED, trust_remote_code=False
+        path, dtype=compute_dtype(config, device), attn_implementation=PAGED, trust_remote_code=False
     )
-    return PagedModel(module.eval(), weights=digest(path), attend=attend)
+    if device.type != "cpu":  # where each product is a kernel to be launched
+        fuse(module)
+    return PagedModel(module.eval().to(device), weights=digest(path), attend=attend)
+
+
+def compute_dtype(config: Any, device: torch.device) -> torch.dtype:
+    """Return what a model is computed in: float32 on a CPU; on a GPU the configuration's own, where that is half."""
+    if device.type == "cpu":
+        return torch.float32
+    own: torch.dtype | None = getattr(config.get_text_config(), "dtype", None)
+    return own if own in HALF else torch.bfloat16
 
 
 def register() -> None:

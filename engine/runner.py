@@ -43,7 +43,7 @@ class Runner:
 
     def logits(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute the chunks; return float32 logits [rows, vocab]: of scored positions first, then of what samples."""
-        return self.model.forward(batch.build(chunks, self.model.device), self.kv)
+        return self.model.forward(batch.build(chunks, self.model.device), self.kv).cpu()  # where tokens are drawn
 
 
 def _draw(chunk: Chunk) -> Draw:

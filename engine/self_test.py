@@ -19,24 +19,25 @@ from engine.kv_tensors import KVTensors
 from engine.model import PAGED, PagedModel
 
 TOLERANCE = 1e-3  # of the largest logit; float32 noise is below 1e-5
-_LENGTH, _CUT, _BLOCK = 12, 7, 4
+HALF_TOLERANCE = 5e-2  # the same in float16 and bfloat16, whose numbers have 11 and 8 bits
+SMALL_BLOCK = 4  # tokens: a short prompt has several
 _TABLE = (5, 1, 2)  # block numbers, not in order
 _WINDOW = 7  # of the second part's rows, some see all of the first part that others see, and each has lost some
 _STRANGE = (TypeError, AttributeError, ValueError, RuntimeError, IndexError)  # of code that knows no paged attention
 
 
 @torch.inference_mode()
-def self_test(model: PagedModel) -> None:
+def self_test(model: PagedModel, *, block_tokens: int = SMALL_BLOCK) -> None:
     """Raise ModelRefused when cold and warm logits differ from the plain model's."""
     name = model.config.model_type
     try:
         with narrowed(model.config):
-            gap = _gap(model)
+            gap = _gap(model, block_tokens)
     except _STRANGE as error:
         raise ModelRefused(
             f"{name} does something with its attention that this engine does not follow: {str(error).splitlines()[0]}"
         ) from error
-    if not gap <= TOLERANCE:
+    if not gap <= (TOLERANCE if model.layout.dtype == torch.float32 else HALF_TOLERANCE):
         raise ModelRefused(
             f"{name}: a prompt computed in two parts gives other logits than in one "
             f"(gap {gap:.2g}). Its attention does something that this engine does not page."
@@ -57,15 +58,17 @@ def narrowed(config: Any, window: int = _WINDOW) -> Iterator[None]:
         config.sliding_window = whole
 
 
-def _gap(model: PagedModel) -> float:
+def _gap(model: PagedModel, block_tokens: int) -> float:
     """Return by how much the last token's logits differ, as a part of the largest."""
     vocab = model.config.vocab_size
-    ids = (torch.arange(_LENGTH, device=model.device) * 7919 + 11) % vocab
+    length, cut = len(_TABLE) * block_tokens, 2 * block_tokens - 1
+    ids = (torch.arange(length, device=model.device) * 7919 + 11) % vocab
     model.module.set_attn_implementation("eager")
     expected = model.module(input_ids=ids[None], use_cache=False, logits_to_keep=1).logits[0, 0].float()
     model.module.set_attn_implementation(PAGED)
-    kv = KVTensors(model.layout, blocks=max(_TABLE) + 1, block_tokens=_BLOCK, device=model.device)
-    slots = torch.tensor([block * _BLOCK + at for block in _TABLE for at in range(_BLOCK)], device=model.device)
+    kv = KVTensors(model.layout, blocks=max(_TABLE) + 1, block_tokens=block_tokens, device=model.device)
+    places = [block * block_tokens + at for block in _TABLE for at in range(block_tokens)]
+    slots = torch.tensor(places, device=model.device)
     seen = 0
 
     def counting(*arguments: Any) -> torch.Tensor:
@@ -75,8 +78,8 @@ def _gap(model: PagedModel) -> float:
 
     attend, model.attend = model.attend, counting
     try:
-        model.forward(_chunk(ids, slots, 0, _CUT), kv)
-        got = model.forward(_chunk(ids, slots, _CUT, _LENGTH), kv)[0]
+        model.forward(_chunk(ids, slots, 0, cut), kv)
+        got = model.forward(_chunk(ids, slots, cut, length), kv)[0]
     finally:
         model.attend = attend
     if seen != 2 * model.layout.layers:
@@ -88,12 +91,13 @@ def _gap(model: PagedModel) -> float:
 
 
 def _chunk(ids: torch.Tensor, slots: torch.Tensor, start: int, end: int) -> Batch:
-    past = tuple((int(slot), 1) for slot in slots[:start])
+    whole = tuple((int(slot), 1) for slot in slots[:end])
+    past = whole[:start]
     return Batch(
         tokens=ids[start:end],
         positions=torch.arange(start, end, device=ids.device),
         slots=slots[start:end],
-        rows=(Rows(0, end - start, past, causal=True, own=past),),
+        rows=(Rows(0, end - start, past, causal=True, own=past, whole=whole),),
         wanted=torch.tensor([end - start - 1], device=ids.device),
         copies=(),
     )

@@ -20,6 +20,7 @@ import transformers
 import zmq
 
 from engine import messages
+from engine.attention.dispatch import attention_for, usable
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import ModelRefused
@@ -28,7 +29,7 @@ from engine.kv_tensors import plan_blocks
 from engine.messages import ModelCard, StartFailed
 from engine.model import PagedModel, load
 from engine.runner import Runner
-from engine.self_test import self_test
+from engine.self_test import SMALL_BLOCK, self_test
 
 IDLE_POLL_MS = 250  # how often an idle engine frees what has expired
 COMPILING_POLL_MS = 5  # how often an otherwise idle engine looks whether a grammar is compiled
@@ -39,9 +40,11 @@ log = structlog.get_logger("engine")
 def build_core(config: EngineConfig) -> EngineCore:
     """Load, test and size everything. Raises ModelRefused with what to do."""
     torch.set_num_threads(config.threads or os.cpu_count() or 1)
-    model = load(Path(config.model_path))
-    self_test(model)
-    card = card_of(model, config, free_bytes=psutil.virtual_memory().available)
+    device = usable(config.device)
+    attend = attention_for(device, config.block_tokens)
+    model = load(Path(config.model_path), attend=attend, device=device)
+    self_test(model, block_tokens=SMALL_BLOCK if device.type == "cpu" else config.block_tokens)
+    card = card_of(model, config, free_bytes=free_bytes(device))
     runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens)
     grammars = Compiler(Path(config.model_path), vocab_size=card.vocab_size, eos_ids=card.eos_ids)
     return EngineCore(config, card, runner, time.monotonic, grammars=grammars)
@@ -73,6 +76,13 @@ def card_of(model: PagedModel, config: EngineConfig, *, free_bytes: int) -> Mode
         dtype=str(model.layout.dtype).removeprefix("torch."),
         device=str(model.device),
     )
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the memory that is free where keys and values will lie."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
 
 
 def serve(core: EngineCore, socket: zmq.Socket[bytes]) -> None:

@@ -67,6 +67,7 @@ def serve(
     engine: Annotated[Given, _option("engine")] = None,
     workers: Annotated[Given, _option("workers")] = None,
     model: Annotated[Given, _option("model")] = None,
+    device: Annotated[Given, _option("device")] = None,
     ttl: Annotated[Given, _option("ttl")] = None,
     kv_bytes: Annotated[Given, _option("kv_bytes")] = None,
     max_model_len: Annotated[Given, _option("max_model_len")] = None,
@@ -227,7 +228,7 @@ def _serve(configuration: Configuration, flags: dict[str, Any]) -> None:
 
 def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
     """Return who computes, who renders for it and the tokens of a block; without an engine nobody does."""
-    from engine.config import EngineConfig  # noqa: PLC0415 - only `serve` needs it
+    from engine.config import EngineConfig, device_block_tokens  # noqa: PLC0415 - only `serve` needs it
 
     if not settings.engine:
         from gateway.backends.absent import Absent  # noqa: PLC0415
@@ -240,6 +241,8 @@ def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
     config = EngineConfig(
         model=name,
         model_path=str(folder),
+        device=settings.device,
+        block_tokens=device_block_tokens(settings.device),
         kv_bytes=settings.kv_bytes,
         max_model_len=settings.max_model_len,
         step_tokens=settings.step_tokens,

@@ -19,6 +19,7 @@ from gateway.config_values import (
     Compat,
     parse_compat,
     parse_count,
+    parse_device,
     parse_interval,
     parse_names,
     parse_origins,
@@ -58,6 +59,11 @@ class Settings:
     )
     workers: int = _setting("1", parse_count, "Gateway processes that serve the one port; above 1 with --engine off.")
     model: str = _setting("smollm2-135m", parse_word, "A known name, a local folder, a .gguf file or a hub id.")
+    device: str = _setting(
+        "cpu",
+        parse_device,
+        "What the model runs on: cpu, or a GPU such as cuda or cuda:1, whose blocks are 256 tokens.",
+    )
     ttl: float | None = _setting(
         None, parse_duration, "How long an unmarked prefix stays warm after its last use; sets the policy default."
     )

@@ -16,6 +16,7 @@ from prefix_store.retention import parse_duration
 from prefix_store.store import StateRefused
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_DEVICE: Final = re.compile(r"cpu|cuda(:\d{1,3})?")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 _MAX_PORT: Final = 65535
 
@@ -52,6 +53,13 @@ def parse_word(text: str) -> str:
     """Take any text that is not blank."""
     if not text.strip():
         raise ValueError("expected a value, not nothing")
+    return text.strip()
+
+
+def parse_device(text: str) -> str:
+    """Take `cpu`, `cuda` or `cuda:N`; whether there is one, the engine says."""
+    if _DEVICE.fullmatch(text.strip()) is None:
+        raise ValueError(f"expected cpu, cuda or a GPU's number such as cuda:1, not {text!r}")
     return text.strip()
 
 
