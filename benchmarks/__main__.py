@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks import cost, environment, front, performance, report, second_turn, seeing, store
 from benchmarks.measure import Benchmark, Result
-from engine.client import SPIN
+from engine.client import TUNING
 
 BENCHMARKS: dict[str, tuple[Benchmark, int]] = {  # what to run, and how often it advances
     second_turn.NAME: (second_turn.run, second_turn.steps()),
@@ -32,7 +32,7 @@ def main() -> None:
     for name in names:
         if name not in BENCHMARKS:
             parser.error(f"there is no benchmark {name!r}; choose from: {', '.join(BENCHMARKS)}")
-    for name, value in SPIN.items():  # as the engine's own process starts, before anything imports torch here
+    for name, value in TUNING.items():  # as the engine's own process starts, before anything imports torch here
         os.environ.setdefault(name, value)
     card = environment.take_card()
     console = Console()

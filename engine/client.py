@@ -60,9 +60,15 @@ STEADY_S = 60.0  # an engine that lived this long starts again without waiting l
 STOP_GRACE_S = 5.0
 SOCKET_FOLDER = "/tmp" if os.path.isdir("/tmp") else None  # noqa: S108, PTH112 - a socket's path may have 107 characters
 RETRY_AFTER_S = 1.0
-# How long an OpenMP thread spins before it sleeps. Its default wastes a core that another process needs: with one busy
-# neighbour on two cores a decode took 1,900 ms instead of 43; with this 150 ms, and nothing is lost on a quiet machine.
-SPIN = {"GOMP_SPINCOUNT": "20000"}
+# What the engine's process starts with (docs/LOG.md has the numbers). An OpenMP thread that spins for longer before it
+# sleeps wastes a core that another process needs. Memory of a step's intermediate tensors is kept for the next step:
+# given back to the system, it comes as fresh pages each time, which costs more than a normalisation itself.
+TUNING = {
+    "GOMP_SPINCOUNT": "20000",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(1 << 26),
+}
 
 log = structlog.get_logger("engine.client")
 
@@ -248,7 +254,7 @@ class EngineClient:
                 *(sys.executable, "-m", "engine.worker", address),
                 stdin=asyncio.subprocess.PIPE,
                 start_new_session=True,
-                env=SPIN | os.environ,  # an operator's own OMP_WAIT_POLICY or GOMP_SPINCOUNT stands
+                env=TUNING | os.environ,  # an operator's own words stand
             )
             self._process = process
             assert process.stdin is not None
