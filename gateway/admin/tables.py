@@ -105,6 +105,10 @@ def stats(answer: Json) -> Table:
     for name, value in answer["engine"].items():
         if isinstance(value, Mapping) and "counts" in value:
             lines.append((name, _mean(value)))
+        elif isinstance(value, list):  # a histogram whose sum stands beside it
+            sequences, total = sum(value), answer["engine"][f"{name}_total"]
+            told = f"{sequences:,} sequences, {total / sequences:.1f} on average" if sequences else "none"
+            lines.append((name, told))
         elif isinstance(value, Mapping):
             lines.append((name, "" if value else "none"))
             lines.extend((f"  {part}", _number(count)) for part, count in value.items())

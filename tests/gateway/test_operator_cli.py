@@ -234,12 +234,16 @@ async def test_stats_are_a_table(gateway: Gateway) -> None:
     """Numbers of the engine, policies and the state of the store, one a line; a histogram is its mean."""
     assert gateway.backend.reading is not None
     lifetime = Histo(counts=(0, 3) + (0,) * 15, sum=5.4)
-    gateway.backend.reading = structs.replace(gateway.backend.reading, lifetime=lifetime)
+    extents = (3, 1) + (0,) * 8
+    gateway.backend.reading = structs.replace(
+        gateway.backend.reading, lifetime=lifetime, extents=extents, extents_total=5
+    )
     shown = await run(gateway, "stats")
     lines = [line.replace("│", " ").split() for line in shown.out.splitlines()]
     for line in (["steps_total", "3"], ["reuse_gap", "none"], ["policies", "1"], ["state", "ok"]):
         assert line in lines
     assert ["lifetime", "3", "blocks,", "2s", "on", "average"] in lines
+    assert ["extents", "4", "sequences,", "1.2", "on", "average"] in lines
     assert (await run(gateway, "stats", "--json")).json["engine"]["blocks_free"] == 7
 
 
