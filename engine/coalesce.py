@@ -27,22 +27,6 @@ class Coalescing:
         self._since: dict[str, int] = {}  # by who waits: the tokens it could have read when it came
         self.saved_tokens = 0  # that were read and nobody had computed when who read them came
 
-    def leader(self, sequence: Sequence, matched: int, running: Iterable[Sequence]) -> Sequence | None:
-        """Return the running sequence that is computing the most of what `sequence` needs beyond `matched` tokens.
-
-        None: nobody computes as much as a block of it.
-        """
-        best, most = None, matched + self._block - 1
-        if not sequence.request.cached:
-            return None
-        for other in running:
-            if not self._leads(other) or other.request.namespace != sequence.request.namespace:
-                continue
-            shared = min(self._common(sequence, other), self._published(other))
-            if shared > most and other.computed < shared:
-                best, most = other, shared
-        return best
-
     def following(
         self, waiting: Iterable[Sequence], running: Items[Sequence], matched: Callable[[Sequence], int]
     ) -> dict[Sequence, Sequence]:
@@ -50,9 +34,9 @@ class Coalescing:
         leaders = [other for other in running if self._leads(other)]
         found: dict[Sequence, Sequence] = {}
         for sequence in waiting if leaders else ():
-            if self.leader(sequence, 0, leaders) is None:  # most often: nothing in common, and no need to look
+            if self._leader(sequence, 0, leaders) is None:  # most often: nothing in common, and no need to look
                 continue
-            if (leader := self.leader(sequence, matched(sequence), leaders)) is not None:
+            if (leader := self._leader(sequence, matched(sequence), leaders)) is not None:
                 found[sequence] = leader
         return found
 
@@ -71,6 +55,22 @@ class Coalescing:
         """Hear that a sequence is gone."""
         self._since.pop(request_id, None)
         self._shared.pop(request_id, None)
+
+    def _leader(self, sequence: Sequence, matched: int, running: Iterable[Sequence]) -> Sequence | None:
+        """Return the running sequence that is computing the most of what `sequence` needs beyond `matched` tokens.
+
+        None: nobody computes as much as a block of it.
+        """
+        best, most = None, matched + self._block - 1
+        if not sequence.request.cached:
+            return None
+        for other in running:
+            if not self._leads(other) or other.request.namespace != sequence.request.namespace:
+                continue
+            shared = min(self._common(sequence, other), self._published(other))
+            if shared > most and other.computed < shared:
+                best, most = other, shared
+        return best
 
     def _leads(self, other: Sequence) -> bool:
         if other.phase is not Phase.PREFILL or other.hold is None or not other.request.cached:
