@@ -25,6 +25,7 @@ from gateway.config_values import (
     parse_origins,
     parse_port,
     parse_redis,
+    parse_share,
     parse_size,
     parse_switch,
     parse_tenants,
@@ -68,6 +69,14 @@ class Settings:
         None, parse_duration, "How long an unmarked prefix stays warm after its last use; sets the policy default."
     )
     kv_bytes: int | None = _setting(None, parse_size, "Memory for keys and values, e.g. 4GiB; measured when not given.")
+    gpu_memory_utilization: float = _setting(
+        "0.92",
+        parse_share,
+        "Share of a GPU's memory that weights, steps, keys and values take together; --kv-bytes wins.",
+    )
+    block_size: int | None = _setting(
+        None, parse_count, "Tokens of a block of keys and values; 16 on a CPU and 256 on a GPU when not given."
+    )
     max_model_len: int | None = _setting(
         None, parse_count, "Longest prompt and answer together, in tokens; the model's own window when not given."
     )
