@@ -161,8 +161,8 @@ UNLOADABLE: dict[str, tuple[Spoil, str]] = {  # found by the engine's process
     "a matrix is missing": (
         lost_tensor,
         (
-            "The weights in {} lack 1 of those that llama has, such as model.layers.1.self_attn.q_proj.weight: they are "
-            f"not whole, or belong to another config.json. {TOGETHER}"
+            "The weights in {} lack 1 of those that llama has, such as model.layers.1.self_attn.q_proj.weight: they "
+            f"are not whole, or belong to another config.json. {TOGETHER}"
         ),
     ),
     "another model's configuration": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 def config(folder: Path, **fields: Any) -> EngineConfig:
     """Return the settings of an engine for that folder."""
-    return EngineConfig(**{"model": "tiny", "model_path": str(folder), "threads": 1, "kv_bytes": 1 << 22} | fields)
+    return replace(EngineConfig(model="tiny", model_path=str(folder), threads=1, kv_bytes=1 << 22), **fields)
 
 
 async def refusal(config: EngineConfig) -> str:
