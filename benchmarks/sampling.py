@@ -190,6 +190,10 @@ def _result(model: str, plan: Plan, step_ms: list[float], took_ms: dict[str, lis
             for name in PROMISED
         ),
         series=(step, greedy, *added.values()),
-        facts={"model": model, "sequences": plan.sequences, "context_tokens": plan.context}
-        | {f"share: {name}": round(series.median / step.median, 4) for name, series in added.items()},
+        facts={
+            "model": model,
+            "sequences": plan.sequences,
+            "context_tokens": plan.context,
+            **{f"share: {name}": round(series.median / step.median, 4) for name, series in added.items()},
+        },
     )

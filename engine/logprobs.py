@@ -27,7 +27,8 @@ def _row(row: Row, token: int, top: int) -> TokenLogprob:
     whole = highest + float(np.log(np.exp(row - row.max()).sum(dtype=np.float64)))
     best = _likeliest(row, min(top, len(row)))
     likeliest = tuple((int(place), min(0.0, float(row[place]) - whole)) for place in best)
-    return TokenLogprob(token, min(0.0, float(row[token]) - whole), likeliest)
+    rank = 1 + int(np.count_nonzero(row > row[token]))
+    return TokenLogprob(token, min(0.0, float(row[token]) - whole), likeliest, rank)
 
 
 def _likeliest(row: Row, count: int) -> NDArray[np.int64]:

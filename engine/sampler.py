@@ -101,11 +101,11 @@ def _largest(scores: Scores, count: int) -> NDArray[np.int64]:
 def _nucleus(weights: Scores, top_p: float) -> NDArray[np.bool_]:
     """Mark the smallest leading set that reaches `top_p` of all; the token that crosses the line belongs to it."""
     wanted = top_p * weights.sum()
-    for floor in _FLOORS:
-        leading = np.sort(weights[weights > floor])[::-1]
+    floors = iter(_FLOORS)
+    reached = leading = weights[:0]
+    while not len(reached) or (len(reached) < len(weights) and reached[-1] < wanted):
+        leading = np.sort(weights[weights > next(floors)])[::-1]
         reached = np.cumsum(leading)
-        if reached[-1] >= wanted:
-            break
     count = min(int(np.searchsorted(reached, wanted)) + 1, len(leading))
     return _down_to(weights, leading[count - 1], count)
 

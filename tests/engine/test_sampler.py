@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from engine import logprobs
 from engine.messages import Sampling
-from engine.sampler import Draw, sample, survivors, uniform
+from engine.sampler import Draw, sample, uniform
 from engine.weighing import Weighing, weighs
 from tests.engine.workbench import GREEDY, VOCAB, Bench, plain_answer, plain_logits, tiny_module
 
