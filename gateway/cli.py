@@ -68,6 +68,7 @@ def serve(
     workers: Annotated[Given, _option("workers")] = None,
     model: Annotated[Given, _option("model")] = None,
     device: Annotated[Given, _option("device")] = None,
+    devices: Annotated[Given, _option("devices")] = None,
     ttl: Annotated[Given, _option("ttl")] = None,
     kv_bytes: Annotated[Given, _option("kv_bytes")] = None,
     gpu_memory_utilization: Annotated[Given, _option("gpu_memory_utilization")] = None,
@@ -236,15 +237,15 @@ def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
         from gateway.backends.absent import Absent  # noqa: PLC0415
 
         return Absent(), None, EngineConfig(model="", model_path="").block_tokens
-    from gateway.backends.bundled import Bundled  # noqa: PLC0415
+    from gateway.backends.several import engines_on  # noqa: PLC0415
     from gateway.prompt import Renderer  # noqa: PLC0415
 
     name, folder = _find_model(settings)
+    devices = settings.devices or (settings.device,)
     config = EngineConfig(
         model=name,
         model_path=str(folder),
-        device=settings.device,
-        block_tokens=settings.block_size or device_block_tokens(settings.device),
+        block_tokens=settings.block_size or device_block_tokens(devices[0]),
         kv_bytes=settings.kv_bytes,
         gpu_memory_utilization=settings.gpu_memory_utilization,
         max_model_len=settings.max_model_len,
@@ -261,7 +262,7 @@ def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
         normalises=settings.normalise_telemetry,
         text_bytes=settings.text_memory,
     )
-    return Bundled(config), renderer, config.block_tokens
+    return engines_on(devices, config), renderer, config.block_tokens
 
 
 def _renderer(flags: dict[str, Any]) -> Renderer:

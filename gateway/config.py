@@ -20,6 +20,7 @@ from gateway.config_values import (
     parse_compat,
     parse_count,
     parse_device,
+    parse_devices,
     parse_interval,
     parse_names,
     parse_origins,
@@ -64,6 +65,11 @@ class Settings:
         "cpu",
         parse_device,
         "What the model runs on: cpu, or a GPU such as cuda or cuda:1, whose blocks are 256 tokens.",
+    )
+    devices: tuple[str, ...] = _setting(
+        "",
+        parse_devices,
+        "One engine on each of several devices, such as cuda:0,cuda:1, in place of --device.",
     )
     ttl: float | None = _setting(
         None, parse_duration, "How long an unmarked prefix stays warm after its last use; sets the policy default."

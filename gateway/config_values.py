@@ -71,6 +71,18 @@ def parse_device(text: str) -> str:
     return text.strip()
 
 
+def parse_devices(text: str) -> tuple[str, ...]:
+    """Take devices, separated by commas, all of one kind. A GPU stands once; a CPU may be shared by several engines."""
+    devices = tuple(parse_device(part) for part in text.split(",") if part.strip())
+    devices = tuple("cuda:0" if device == "cuda" else device for device in devices)
+    for place, device in enumerate(devices):
+        if device.partition(":")[0] != devices[0].partition(":")[0]:
+            raise ValueError(f"expected devices of one kind, not {devices[0]!r} and {device!r}")
+        if device != "cpu" and device in devices[:place]:
+            raise ValueError(f"{device!r} stands twice")
+    return devices
+
+
 def parse_redis(text: str) -> str:
     """Take a URL that leads to a Redis: `redis://`, `rediss://` or `unix://`. What is refused is not repeated."""
     try:
