@@ -21,7 +21,8 @@ from engine.penalties import Scores, forbid, penalise, withhold
 from engine.weighing import Weighing
 
 _MANTISSA = 53
-_FLOORS = (1e-3, 1e-6, -1.0)  # of weights, the likeliest being 1: who is below is not sorted unless it is needed
+_LIKELY = 1e-3  # of weights, the likeliest being 1: where few are above, only those are sorted, if they are enough
+_FEW = 1 / 16  # of the vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def _choose(scores: Scores, draw: Draw) -> int:
 
 
 def survivors(scores: Scores, sampling: Sampling) -> tuple[NDArray[np.int64] | None, Scores]:
-    """Return which tokens may be drawn, in order (None: all), and their weights, the likeliest token's being 1.
+    """Return tokens in order (None: all) and their weights, the likeliest token's being 1 and those of who is cut 0.
 
     `top_k` cuts first; `top_p` and `min_p` each cut what it left, and the shorter cut holds. Of tokens that are equally
     likely where a cut falls, those with the smaller ids stay.
@@ -81,15 +82,12 @@ def survivors(scores: Scores, sampling: Sampling) -> tuple[NDArray[np.int64] | N
     left = scores if kept is None else scores[kept]
     with np.errstate(over="ignore"):  # divided by next to nothing, what is not the likeliest is infinitely far away
         weights = np.exp((left - left.max()) / sampling.temperature)
-    inside = None
-    if sampling.top_p < 1.0:
-        inside = _nucleus(weights, sampling.top_p)
+    nucleus = _nucleus(weights, sampling.top_p) if sampling.top_p < 1.0 else None
     if sampling.min_p > 0.0:
-        likely = weights >= sampling.min_p
-        inside = likely if inside is None else inside & likely
-    if inside is None:
-        return kept, weights
-    return (np.flatnonzero(inside) if kept is None else kept[inside]), weights[inside]
+        weights *= weights >= sampling.min_p
+    if nucleus is not None:
+        weights *= nucleus
+    return kept, weights
 
 
 def _largest(scores: Scores, count: int) -> NDArray[np.int64]:
@@ -101,10 +99,13 @@ def _largest(scores: Scores, count: int) -> NDArray[np.int64]:
 def _nucleus(weights: Scores, top_p: float) -> NDArray[np.bool_]:
     """Mark the smallest leading set that reaches `top_p` of all; the token that crosses the line belongs to it."""
     wanted = top_p * weights.sum()
-    floors = iter(_FLOORS)
+    likely = weights > _LIKELY
     reached = leading = weights[:0]
-    while not len(reached) or (len(reached) < len(weights) and reached[-1] < wanted):
-        leading = np.sort(weights[weights > next(floors)])[::-1]
+    if np.count_nonzero(likely) < len(weights) * _FEW:
+        leading = np.sort(weights[likely])[::-1]
+        reached = np.cumsum(leading)
+    if not len(reached) or reached[-1] < wanted:
+        leading = np.sort(weights)[::-1]
         reached = np.cumsum(leading)
     count = min(int(np.searchsorted(reached, wanted)) + 1, len(leading))
     return _down_to(weights, leading[count - 1], count)

@@ -40,7 +40,7 @@ def test_two_engines_serve_one_model(pair: Server, answers: Answers):
     with openai_sdk(pair.url, answers) as client:
         rounds = [[cached(ask(client, pair.model, name, f"Why {at}?")) for name in "abcd"] for at in range(3)]
     assert all(read < 40 for read in rounds[0])
-    assert all(read > 400 for later in rounds[1:] for read in later)
+    assert all(read > 380 for later in rounds[1:] for read in later)
 
 
 def test_the_death_of_one_is_survived(pair: Server, answers: Answers):
@@ -48,7 +48,7 @@ def test_the_death_of_one_is_survived(pair: Server, answers: Answers):
     victim, _ = engines(pair)
     os.kill(victim, signal.SIGKILL)
     with openai_sdk(pair.url, answers) as client:
-        until(lambda: metric(pair, "keepwarm_engine_restarts") == 1)
+        until(lambda: metric(pair, "keepwarm_engine_restarts_total") == 1)
         for at in range(4):
             assert ask(client, pair.model, f"after {at}", "Who?").usage.completion_tokens > 0
     until(lambda: len(engines(pair)) == 2)
