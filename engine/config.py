@@ -32,6 +32,7 @@ class EngineConfig:
     max_waiting: int = 1024  # sequences that wait; one more is refused
     queue_timeout_s: float = 120.0  # a sequence that waits longer for its first room is told so
     threads: int | None = None  # of torch; None: one per core
+    torch_compile: bool = False  # see engine.compiled
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""

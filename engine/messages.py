@@ -305,6 +305,7 @@ class EngineStats(_Message, frozen=True, kw_only=True):
     requests_cancelled_total: int = 0
     requests_failed_total: int = 0
     preemptions_total: int = 0
+    compacted_blocks_total: int = 0  # copied next to each other
     coalesced_tokens_total: int = 0  # read, and computed by nobody when who read them came
     blocks_evicted_total: int = 0
     blocks_expired_total: int = 0

@@ -88,7 +88,7 @@ def compute_dtype(config: Any, device: torch.device) -> torch.dtype:
 
 def register() -> None:
     """Make the paged attention known to transformers under the name `PAGED`."""
-    AttentionInterface.register(PAGED, _paged_attention)
+    AttentionInterface.register(PAGED, paged_attention)
     AttentionMaskInterface.register(PAGED, _window_alone)
 
 
@@ -105,7 +105,7 @@ def digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def _paged_attention(
+def paged_attention(
     module: Any,
     query: Tensor,
     key: Tensor,

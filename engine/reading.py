@@ -34,6 +34,7 @@ def read(cache: PrefixCache, scheduler: Scheduler) -> EngineStats:
         requests_cancelled_total=counters.cancelled,
         requests_failed_total=counters.failed,
         preemptions_total=counters.preempted,
+        compacted_blocks_total=cache.compacted,
         coalesced_tokens_total=scheduler.coalescing.saved_tokens,
         blocks_evicted_total=gone[Fate.EVICTED] + gone[Fate.BROKEN_PROMISE],
         blocks_expired_total=gone[Fate.EXPIRED] + gone[Fate.POLICY_CHANGED],

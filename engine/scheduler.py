@@ -289,7 +289,7 @@ class Scheduler:
                 return None
             else:
                 raise AssertionError(f"{sequence.request.id} does not fit an empty pool: it should have been refused")
-        return Chunk(sequence, sequence.computed, fits - sequence.computed, sequence.hold.copy)
+        return Chunk(sequence, sequence.computed, fits - sequence.computed, sequence.hold.pending)
 
     def _preempt(self, sequence: Sequence, *, now: float) -> None:
         assert sequence.hold is not None

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from engine.batch import Batch, Rows
 from engine.errors import ModelRefused
@@ -32,15 +33,15 @@ def self_test(model: PagedModel, *, block_tokens: int = SMALL_BLOCK) -> None:
     name = model.config.model_type
     try:
         with narrowed(model.config):
-            gap = _gap(model, block_tokens)
+            found = _in_two_parts(model, block_tokens)
     except _STRANGE as error:
         raise ModelRefused(
             f"{name} does something with its attention that this engine does not follow: {str(error).splitlines()[0]}"
         ) from error
-    if not gap <= (TOLERANCE if model.layout.dtype == torch.float32 else HALF_TOLERANCE):
+    if not found <= tolerance(model.layout.dtype):
         raise ModelRefused(
             f"{name}: a prompt computed in two parts gives other logits than in one "
-            f"(gap {gap:.2g}). Its attention does something that this engine does not page."
+            f"(gap {found:.2g}). Its attention does something that this engine does not page."
         )
 
 
@@ -58,8 +59,18 @@ def narrowed(config: Any, window: int = _WINDOW) -> Iterator[None]:
         config.sliding_window = whole
 
 
-def _gap(model: PagedModel, block_tokens: int) -> float:
-    """Return by how much the last token's logits differ, as a part of the largest."""
+def gap(got: Tensor, expected: Tensor) -> float:
+    """Return by how much logits differ, as a part of the largest."""
+    return float((got - expected).abs().max() / expected.abs().max().clamp(min=1.0))
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Return the gap that is still noise of a model computed in `dtype`."""
+    return TOLERANCE if dtype == torch.float32 else HALF_TOLERANCE
+
+
+def _in_two_parts(model: PagedModel, block_tokens: int) -> float:
+    """Return the gap of the last token's logits, computed in two parts and by the plain model."""
     vocab = model.config.vocab_size
     length, cut = len(_TABLE) * block_tokens, 2 * block_tokens - 1
     ids = (torch.arange(length, device=model.device) * 7919 + 11) % vocab
@@ -87,7 +98,13 @@ def _gap(model: PagedModel, block_tokens: int) -> float:
             f"{model.config.model_type} computes attention by code of its own in some layers, which this engine cannot "
             "reach: not paged."
         )
-    return float((got - expected).abs().max() / expected.abs().max().clamp(min=1.0))
+    return gap(got, expected)
+
+
+def whole_prompt(tokens: int, model: PagedModel) -> Batch:
+    """Return a batch of one prompt of so many tokens, in the first slots of a pool."""
+    places = torch.arange(tokens, device=model.device)
+    return _chunk(places % model.config.vocab_size, places, 0, tokens)
 
 
 def _chunk(ids: torch.Tensor, slots: torch.Tensor, start: int, end: int) -> Batch:

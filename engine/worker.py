@@ -44,6 +44,10 @@ def build_core(config: EngineConfig) -> EngineCore:
     attend = attention_for(device, config.block_tokens)
     model = load(Path(config.model_path), attend=attend, device=device)
     self_test(model, block_tokens=SMALL_BLOCK if device.type == "cpu" else config.block_tokens)
+    if config.torch_compile:
+        from engine.compiled import compile_layers  # noqa: PLC0415 - a second of imports that few want
+
+        compile_layers(model)
     card = card_of(model, config, free_bytes=free_bytes(device))
     runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens)
     grammars = Compiler(Path(config.model_path), vocab_size=card.vocab_size, eos_ids=card.eos_ids)

@@ -82,6 +82,9 @@ class Settings:
         parse_duration,
         "Time between two tokens of an answer to aim at: a step takes no more prompt tokens beside it than it allows.",
     )
+    torch_compile: bool = _setting(
+        "off", parse_switch, "Whether the model's layers are compiled at start, which takes a C++ compiler and a minute."
+    )
     max_body: int = _setting("32MiB", parse_size, "Largest request body; a larger one is refused with 413.")
     text_memory: int = _setting(
         "64MiB", parse_size, "Memory for texts whose token ids are remembered, so that they are not tokenised again."

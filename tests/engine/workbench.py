@@ -214,11 +214,9 @@ class ScriptedRunner:
 
     def run(self, chunks: Items[Chunk]) -> list[Outcome]:
         for chunk in chunks:
-            if chunk.copy is not None:
-                for at in range(chunk.copy.tokens):
-                    source, target = (
-                        block * self.block_tokens + at for block in (chunk.copy.source, chunk.copy.target)
-                    )
+            for copy in chunk.copies:
+                for at in range(copy.tokens):
+                    source, target = (block * self.block_tokens + at for block in (copy.source, copy.target))
                     self.slots[target] = self.slots[source]
         outcomes = []
         for chunk in chunks:
