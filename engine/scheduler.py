@@ -89,6 +89,7 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # in the order of admission, oldest first
         self._by_id: dict[str, Sequence] = {}
+        self._followers: dict[Sequence, Sequence] | None = None  # who stands back for whom, as far as a step is planned
         self._turns = 0
         self._served: dict[str, int] = {}  # each tenant's last turn, while it has requests here
 
@@ -152,6 +153,7 @@ class Scheduler:
         chunks: list[Chunk] = []
         budget = _Budget(self.step_tokens, self.scored_rows)
         preempted = self.counters.preempted
+        self._followers = None  # since the last plan blocks were published, and requests came and went
 
         def compute(sequence: Sequence) -> None:
             if chunk := self._chunk(sequence, budget, now=now):
@@ -212,10 +214,12 @@ class Scheduler:
         return [(one, weights[one]) for one in order.prefills(weights, now=now)]
 
     def _back(self, *, now: float) -> dict[Sequence, Sequence]:
-        """Return who stands back for whom."""
-        return self.coalescing.following(
-            self._waiting, self._running, lambda sequence: self._peek(sequence, now=now).tokens
-        )
+        """Return who stands back for whom. Looked up once for as long as the same sequences run."""
+        if self._followers is None:
+            self._followers = self.coalescing.following(
+                self._waiting, self._running, lambda sequence: self._peek(sequence, now=now).tokens
+            )
+        return self._followers
 
     def _admit(self, *, now: float, before: tuple[Sequence, int, int] | None = None) -> Sequence | None:
         """Start the next waiting sequence if it fits beside the running ones.
@@ -243,6 +247,7 @@ class Scheduler:
     def _start(self, sequence: Sequence, *, alone: bool, now: float) -> Sequence:
         """Admit it; `alone`: nobody else in line reads the partial block that it goes on from."""
         self._waiting.remove(sequence)
+        self._followers = None
         admitted = now if sequence.admitted is None else sequence.admitted
         hold = self.cache.admit(sequence.request, sequence.readable, since=admitted, now=now, alone=alone)
         sequence.start(hold, now=now)
@@ -297,6 +302,7 @@ class Scheduler:
         self.cache.release(sequence.hold, sequence.tokens, sequence.computed, now=now)
         sequence.preempt()
         self._waiting.appendleft(sequence)
+        self._followers = None
         self.counters.preempted += 1
 
     def _advance(self, chunk: Chunk, outcome: Outcome, *, now: float) -> None:
