@@ -33,6 +33,7 @@ class EngineConfig:
     queue_timeout_s: float = 120.0  # a sequence that waits longer for its first room is told so
     threads: int | None = None  # of torch; None: one per core
     torch_compile: bool = False  # see engine.compiled
+    cuda_graphs: bool = False  # see engine.graphs
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""

@@ -21,10 +21,12 @@ import zmq
 
 from engine import messages
 from engine.attention.dispatch import attention_for, usable
+from engine.attention.varlen import Varlen
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import ModelRefused
 from engine.grammar import Compiler
+from engine.graphs import DecodeGraphs
 from engine.kv_tensors import plan_blocks
 from engine.messages import ModelCard, StartFailed
 from engine.model import PagedModel, load
@@ -49,7 +51,16 @@ def build_core(config: EngineConfig) -> EngineCore:
 
         compile_layers(model)
     card = card_of(model, config, free_bytes=free_bytes(device))
-    runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens)
+    runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens, spare=int(config.cuda_graphs))
+    if config.cuda_graphs and isinstance(attend, Varlen):
+        runner.graphs = DecodeGraphs.record(
+            model,
+            runner.kv,
+            attend,
+            spare=card.blocks,
+            most_sequences=config.max_num_seqs,
+            most_tokens=card.max_model_len,
+        )
     grammars = Compiler(Path(config.model_path), vocab_size=card.vocab_size, eos_ids=card.eos_ids)
     return EngineCore(config, card, runner, time.monotonic, grammars=grammars)
 

@@ -82,6 +82,9 @@ class Settings:
         parse_duration,
         "Time between two tokens of an answer to aim at: a step takes no more prompt tokens beside it than it allows.",
     )
+    cuda_graphs: bool = _setting(
+        "on", parse_switch, "Whether decode steps on a GPU are recorded at start and replayed: on or off."
+    )
     torch_compile: bool = _setting(
         "off", parse_switch, "Whether the model's layers are compiled at start, which takes a C++ compiler and a minute."
     )

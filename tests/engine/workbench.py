@@ -169,8 +169,8 @@ class PoisonedPool(BlockPool):
 class RecordingRunner(Runner):
     """The real runner; it also keeps the logits of each request's sampled tokens and can be told to fail."""
 
-    def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int) -> None:
-        super().__init__(model, blocks=blocks, block_tokens=block_tokens)
+    def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int, spare: int = 0) -> None:
+        super().__init__(model, blocks=blocks, block_tokens=block_tokens, spare=spare)
         self.first_logits: dict[str, Tensor] = {}
         self.sampled_logits: dict[tuple[str, int], Tensor] = {}  # by request and place of the token in its sequence
         self.fail_at_step: int | None = None
