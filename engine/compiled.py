@@ -36,7 +36,7 @@ def compile_layers(model: PagedModel) -> None:
             f"({type(error).__name__}: {str(error).strip().splitlines()[0]}). "
             "Install a C++ compiler such as g++, or start without --torch-compile."
         ) from error
-    if not all(gap(*pair) <= tolerance(model.layout.dtype) for pair in zip(got, expected, strict=True)):
+    if not all(gap(*pair) <= tolerance(model.dtype) for pair in zip(got, expected, strict=True)):
         raise ModelRefused(
             f"--torch-compile on: {model.config.model_type} gives other logits compiled than plain. "
             "Start without --torch-compile."

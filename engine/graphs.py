@@ -165,7 +165,7 @@ class DecodeGraphs:
         past = Rows(0, CHECK_TOKENS, (), causal=True, own=(), whole=((first, CHECK_TOKENS),))
         self._model.forward(_batch(places[:-1], first, past), self._kv)
         step = _batch(places[-1:], first, Rows(0, 1, whole, causal=False, own=whole, whole=whole))
-        expected, most = self._model.forward(step, self._kv), tolerance(self._model.layout.dtype)
+        expected, most = self._model.forward(step, self._kv), tolerance(self._model.dtype)
         return all(gap(self._play(recording, step), expected) <= most for recording in self._recordings.values())
 
 
