@@ -47,15 +47,9 @@ def check(submit: Submit, card: ModelCard) -> None:
 
 
 def _fits(prompt: int, answer: int, card: ModelCard) -> None:
-    limit, pool = card.max_model_len, card.blocks * card.block_tokens
+    limit = min(card.max_model_len, card.blocks * card.block_tokens)
     if prompt + answer > limit:
         raise PromptTooLong.of(prompt=prompt, answer=answer, limit=limit)
-    if prompt + answer > pool:
-        raise RequestRefused(
-            f"This server's KV memory holds {pool} tokens. However, you requested {prompt + answer} "
-            f"tokens ({prompt} in the messages, {answer} in the completion).",
-            field="messages",
-        )
 
 
 def _sampling(sampling: Sampling, vocab: int) -> None:

@@ -26,10 +26,11 @@ class EngineConfig:
     model: str  # the name clients see
     model_path: str  # local folder with config, safetensors and tokenizer
     kv_cache_dtype: str = AUTO  # of KV_DTYPES: what K and V are stored in; auto: what the model computes in
-    kv_bytes: int | None = None  # None: measured at start, see engine.kv_tensors.plan_blocks
+    kv_bytes: int | None = None  # None: measured at start, see engine.memory
+    gpu_memory_utilization: float = 0.92  # of a GPU's whole memory, weights included, when kv_bytes is not given
     max_model_len: int | None = None  # tokens, prompt and answer together; None: the model's own window
     device: str = "cpu"  # or cuda, cuda:1
-    block_tokens: int = CPU_BLOCK_TOKENS  # what the device demands: `device_block_tokens`
+    block_tokens: int = CPU_BLOCK_TOKENS  # --block-size; what the device demands: `device_block_tokens`
     step_tokens: int = 1024  # prefill and decode together, per forward pass
     inter_token_s: float = 0.2  # between two tokens of an answer, for which chunks beside it are sized
     max_num_seqs: int = 16  # sequences that run at the same time
@@ -48,6 +49,8 @@ class EngineConfig:
             raise ValueError(f"kv_cache_dtype must be one of {', '.join(KV_DTYPES)}, not {self.kv_cache_dtype!r}")
         if self.step_tokens < self.max_num_seqs:
             raise ValueError(f"step_tokens {self.step_tokens} < max_num_seqs {self.max_num_seqs}: decodes would starve")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(f"gpu_memory_utilization must be above 0 and at most 1, not {self.gpu_memory_utilization}")
         for field in ("kv_bytes", "max_model_len", "threads"):
             value = getattr(self, field)
             if value is not None and value <= 0:

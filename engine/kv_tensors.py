@@ -14,9 +14,6 @@ from torch import Tensor
 from engine.errors import ModelRefused
 from engine.stored import NAMES, SCALE_BYTES, Stored
 
-DEFAULT_SHARE = 0.25  # of the free memory, when the operator names no number
-DEFAULT_CEILING = 4 << 30  # bytes, on a CPU
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
@@ -67,20 +64,31 @@ class KVTensors:
             values.copy(source, target, tokens)
 
 
-def plan_blocks(
-    layout: KVLayout, *, kv_bytes: int | None, free_bytes: int, block_tokens: int, max_model_len: int
-) -> int:
-    """Return how many blocks the pool gets.
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What K and V may take, who says so, and what else than `--kv-bytes` would give more."""
 
-    A pool smaller than the window is allowed: requests that could never fit it are refused one by one. Raises
-    ModelRefused when it would hold not even one block.
+    size: int
+    source: str
+    grows: str = ""
+
+
+def plan_blocks(layout: KVLayout, room: Room, *, block_tokens: int, max_model_len: int, window: bool = False) -> int:
+    """Return how many blocks the pool gets. Raises ModelRefused, with what would fit, when one sequence would not.
+
+    `window` says that the model's own window is the longest sequence, because the operator named none.
     """
-    budget = min(DEFAULT_CEILING, int(free_bytes * DEFAULT_SHARE)) if kv_bytes is None else kv_bytes
     per_block = layout.bytes_per_token * block_tokens
-    blocks = budget // per_block
-    if not blocks:
-        raise ModelRefused(
-            f"{budget:,} bytes of KV memory hold not even one block of {block_tokens} tokens. "
-            f"Give --kv-bytes {per_block} or more; a whole window takes {layout.bytes_per_token * max_model_len}."
-        )
-    return blocks
+    blocks = room.size // per_block
+    fits = blocks * block_tokens
+    if fits >= max_model_len:
+        return blocks
+    needed = -(-max_model_len // block_tokens) * per_block
+    cures = [f"--kv-bytes {needed} or more", *([room.grows] if room.grows else [])]
+    if fits:
+        cures.insert(0, f"--max-model-len {fits} or less")
+    whose = "the model's own window" if window else "--max-model-len"
+    raise ModelRefused(
+        f"Keys and values of one sequence of {max_model_len} tokens ({whose}) need {needed} bytes, and {room.size} "
+        f"bytes are there for them ({room.source}). Give {' or '.join(cures)}."
+    )

@@ -233,6 +233,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens, likeliest first
+    rank: int = 0  # among all tokens, 1 for the likeliest
 
 
 class Prefilled(msgspec.Struct, frozen=True, kw_only=True):

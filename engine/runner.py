@@ -31,7 +31,11 @@ class Runner:
 
     def run(self, chunks: Sequence[Chunk]) -> list[Outcome]:
         """Compute one step. Return what came of each chunk, in order."""
-        logits = self.logits(chunks)
+        return self.outcomes(chunks, self.logits(chunks))
+
+    @staticmethod
+    def outcomes(chunks: Sequence[Chunk], logits: Tensor) -> list[Outcome]:
+        """Return what comes of the chunks, in order, by their logits."""
         sampling = [chunk for chunk in chunks if chunk.samples]
         scored, sampled = logits[: len(logits) - len(sampling)], logits[len(logits) - len(sampling) :]
         tokens = sampler.sample(sampled, [_draw(chunk) for chunk in sampling])
@@ -58,8 +62,7 @@ def _draw(chunk: Chunk) -> Draw:
         sampling=request.sampling,
         seed=request.seed,
         position=sequence.length,
-        tokens=sequence.tokens,
-        prompt=request.prompt,
+        weighing=sequence.weighing,
         allowed=None if sequence.matcher is None else sequence.matcher.allowed(),
         withheld=request.stop_ids if sequence.generated < request.sampling.min_tokens else frozenset(),
     )

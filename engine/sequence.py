@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from engine.facts import missed
 from engine.messages import Finished, FinishReason, KeptMark, Prefilled, TokenLogprob
 from engine.request import TOKEN_BYTES, Request
+from engine.weighing import Weighing, weighs
 from prefix_store.reasons import Absence
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Sequence:
         "scored",
         "submitted",
         "tokens",
+        "weighing",
     )
 
     def __init__(self, request: Request, *, now: float) -> None:
@@ -92,6 +94,9 @@ class Sequence:
         self.processed: float | None = None  # when the prompt was, and the first token there if one was wanted
         self.matcher: Matcher | None = None  # after preemption too, where the answer stands
         self.scored: list[TokenLogprob] = []  # of the prompt's tokens after the first, where asked for
+        self.weighing = (  # what penalties and biases look at, where there are any
+            Weighing(request.sampling, request.tokens, request.prompt) if weighs(request.sampling) else None
+        )
         self.absences: list[Absence] = []  # of the first admission: preemption changes no usage
         self._phase = Phase.WAITING
 
@@ -161,6 +166,8 @@ class Sequence:
         """Add a sampled token. Return why the answer ends with it, or None while it goes on."""
         self.tokens += token.to_bytes(TOKEN_BYTES, "little")
         self.generated += 1
+        if self.weighing is not None:
+            self.weighing.say(token)
         if self.matcher is not None:
             self.matcher.advance(token)
         if token in self.request.stop_ids:

@@ -26,6 +26,7 @@ import msgspec
 import xxhash
 
 from engine.errors import ModelRefused
+from engine.folder import refuse_broken
 from engine.gguf import Progress, check_magic, convert
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -211,6 +212,7 @@ def _checked(folder: Path) -> Path:
         )
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ModelRefused(f"{folder} holds no tokenizer. Save the model's tokenizer there with save_pretrained.")
+    refuse_broken(folder)
     return folder
 
 

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import msgspec
-import psutil
 import structlog
 import torch
 import transformers
@@ -27,7 +26,8 @@ from engine.core import EngineCore
 from engine.errors import ModelRefused
 from engine.grammar import Compiler
 from engine.graphs import DecodeGraphs
-from engine.kv_tensors import plan_blocks
+from engine.kv_tensors import Room, plan_blocks
+from engine.memory import free_bytes, room_of
 from engine.messages import ModelCard, StartFailed
 from engine.model import PagedModel, load
 from engine.runner import Runner
@@ -44,13 +44,14 @@ def build_core(config: EngineConfig) -> EngineCore:
     torch.set_num_threads(config.threads or os.cpu_count() or 1)
     device = usable(config.device)
     attend = attention_for(device, config.block_tokens)
+    free_before = free_bytes(device)
     model = load(Path(config.model_path), attend=attend, device=device, kv_cache_dtype=config.kv_cache_dtype)
     self_test(model, block_tokens=SMALL_BLOCK if device.type == "cpu" else config.block_tokens)
     if config.torch_compile:
         from engine.compiled import compile_layers  # noqa: PLC0415 - a second of imports that few want
 
         compile_layers(model)
-    card = card_of(model, config, free_bytes=free_bytes(device))
+    card = card_of(model, config, room_of(model, config, free_before=free_before))
     runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens, spare=int(config.cuda_graphs))
     if config.cuda_graphs and isinstance(attend, Varlen):
         runner.graphs = DecodeGraphs.record(
@@ -65,7 +66,7 @@ def build_core(config: EngineConfig) -> EngineCore:
     return EngineCore(config, card, runner, time.monotonic, grammars=grammars)
 
 
-def card_of(model: PagedModel, config: EngineConfig, *, free_bytes: int) -> ModelCard:
+def card_of(model: PagedModel, config: EngineConfig, room: Room) -> ModelCard:
     """Return what this engine serves: the configuration joined with what model and machine allow."""
     window = model.config.max_position_embeddings
     max_model_len = config.max_model_len or window
@@ -73,10 +74,10 @@ def card_of(model: PagedModel, config: EngineConfig, *, free_bytes: int) -> Mode
         raise ModelRefused(f"--max-model-len {max_model_len} is above the model's own window of {window} tokens.")
     blocks = plan_blocks(
         model.layout,
-        kv_bytes=config.kv_bytes,
-        free_bytes=free_bytes,
+        room,
         block_tokens=config.block_tokens,
         max_model_len=max_model_len,
+        window=config.max_model_len is None,
     )
     return ModelCard(
         name=config.model,
@@ -92,13 +93,6 @@ def card_of(model: PagedModel, config: EngineConfig, *, free_bytes: int) -> Mode
         kv_dtype=model.layout.name,
         device=str(model.device),
     )
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return the memory that is free where keys and values will lie."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
 
 
 def serve(core: EngineCore, socket: zmq.Socket[bytes]) -> None:

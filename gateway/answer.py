@@ -144,8 +144,8 @@ class Transcript:
 def spelled(logprob: TokenLogprob, spelling: TokenSpelling) -> Logprob:
     """Write a token's log-probability, and those of its rivals, in letters."""
     name, raw = spelling.name_of(logprob.token)
-    top = tuple(Logprob(*spelling.name_of(token), value) for token, value in logprob.top)
-    return Logprob(name, raw, logprob.logprob, top)
+    top = tuple(Logprob(*spelling.name_of(token), value, id=token) for token, value in logprob.top)
+    return Logprob(name, raw, logprob.logprob, top, id=logprob.token, rank=logprob.rank)
 
 
 def spelled_prompt(
@@ -154,7 +154,7 @@ def spelled_prompt(
     """Do the same for a prompt's tokens, little-endian uint32. Nothing tells how likely the first is: not a number."""
     pairs = zip(logprobs, memoryview(tokens).cast("I"), strict=True) if logprobs else ()
     return tuple(
-        Logprob(*spelling.name_of(token), math.nan) if logprob is None else spelled(logprob, spelling)
+        Logprob(*spelling.name_of(token), math.nan, id=token) if logprob is None else spelled(logprob, spelling)
         for logprob, token in pairs
     )
 

@@ -26,6 +26,7 @@ from gateway.config_values import (
     parse_origins,
     parse_port,
     parse_redis,
+    parse_share,
     parse_size,
     parse_switch,
     parse_tenants,
@@ -73,6 +74,14 @@ class Settings:
         "auto",
         parse_kv_dtype,
         "What keys and values are stored in: auto (as the model computes), float32, bfloat16, float16, fp8 or int8.",
+    )
+    gpu_memory_utilization: float = _setting(
+        "0.92",
+        parse_share,
+        "Share of a GPU's memory that weights, steps, keys and values take together; --kv-bytes wins.",
+    )
+    block_size: int | None = _setting(
+        None, parse_count, "Tokens of a block of keys and values; 16 on a CPU and 256 on a GPU when not given."
     )
     max_model_len: int | None = _setting(
         None, parse_count, "Longest prompt and answer together, in tokens; the model's own window when not given."

@@ -17,6 +17,7 @@ from prefix_store.retention import parse_duration
 from prefix_store.store import StateRefused
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_SHARE: Final = re.compile(r"\d{0,3}\.?\d{1,17}")
 _DEVICE: Final = re.compile(r"cpu|cuda(:\d{1,3})?")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 _MAX_PORT: Final = 65535
@@ -41,6 +42,13 @@ def parse_count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise ValueError(f"expected a whole number above zero, not {text!r}")
     return int(text)
+
+
+def parse_share(text: str) -> float:
+    """Read a share: a number above 0 and at most 1."""
+    if _SHARE.fullmatch(text.strip()) is None or not 0 < float(text) <= 1:
+        raise ValueError(f"expected a share above 0 and at most 1, such as 0.92, not {text!r}")
+    return float(text)
 
 
 def parse_port(text: str) -> int:

@@ -21,6 +21,8 @@ class Logprob:
     spelling: bytes
     logprob: float
     top: tuple[Logprob, ...] = ()  # the likeliest ones, likeliest first
+    id: int = 0
+    rank: int = 0  # 1 for the likeliest; 0 where it is not told
 
 
 @dataclass(frozen=True, slots=True)

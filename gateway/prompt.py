@@ -111,8 +111,9 @@ class Renderer:
         """Read tokenizer and chat template from a model folder; `options` are the constructor's."""
         try:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{folder} holds no usable tokenizer: {error}") from error
+        except Exception as error:  # the tokenizer's library raises bare ones
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigError(f"{folder} holds no usable tokenizer: {said}") from error
         templates = tokenizer.chat_template
         source = templates.get("default") if isinstance(templates, dict) else templates
         if source is None:

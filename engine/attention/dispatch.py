@@ -52,5 +52,8 @@ def attention_for(
         raise ModelRefused(f"--device {device}: compute capability {had}, but flash attention needs {wanted} or more.")
     page = device_block_tokens(device.type)
     if block_tokens % page:
-        raise ModelRefused(f"--device {device}: blocks of {block_tokens} tokens, but its kernel reads pages of {page}.")
+        raise ModelRefused(
+            f"--block-size {block_tokens}: the kernel of --device {device} reads pages of {page} tokens. Give "
+            f"{page} or a multiple of it, or leave --block-size out."
+        )
     return Varlen(block_tokens)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -16,6 +16,7 @@ from gateway.errors import BadRequest
 
 T = TypeVar("T")
 
+_ENDLESS: Final = 2**32  # bounds from here on are those of a machine's numbers, and nobody's business
 _PLACE: Final = re.compile(r" - at `(?P<path>[^`]*)`$")
 _MISSING: Final = re.compile(r"missing required field `(?P<field>[^`]*)`")
 
@@ -25,7 +26,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _misfit(str(error)) from error
+        raise _misfit(str(error), decoder.type) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         path = _half_surrogate(body)
         if path is not None:
@@ -36,7 +37,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise BadRequest("The body is nested too deeply.", code="invalid_json") from error
 
 
-def _misfit(message: str) -> BadRequest:
+def _misfit(message: str, shape: Any) -> BadRequest:
     place = _PLACE.search(message)
     path = place["path"].removeprefix("$").removeprefix(".") if place else ""
     text = message[: place.start()] if place else message
@@ -46,7 +47,21 @@ def _misfit(message: str) -> BadRequest:
         return BadRequest(f"Missing required field '{path}'.", param=path, code="missing_field")
     if not path:
         return BadRequest(f"The body must be a JSON object. {text}.", code="invalid_type")
-    return BadRequest(f"Invalid '{path}': {text}.", param=path, code="invalid_value")
+    return BadRequest(f"Invalid '{path}': {text}{_range(shape, path)}.", param=path, code="invalid_value")
+
+
+def _range(shape: Any, path: str) -> str:
+    """Say from where to where a number at the top of a body may go, where it has bounds on both sides."""
+    try:
+        hint = get_type_hints(shape, include_extras=True)[path]
+    except (KeyError, TypeError, NameError):  # deeper in the body, or of a body that is read piece by piece
+        return ""
+    for part in (hint, *get_args(hint)):
+        for meta in getattr(part, "__metadata__", ()):
+            least = meta.gt if meta.ge is None else meta.ge
+            if least is not None and meta.le is not None and meta.le < _ENDLESS:
+                return f" ({'from' if meta.gt is None else 'above'} {least:g} to {meta.le:g})"
+    return ""
 
 
 def _half_surrogate(body: bytes) -> str | None:

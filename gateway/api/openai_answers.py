@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.api.extension import Keepwarm, extension_of
+from gateway.api.prompt_logprobs import PromptLogprobs, prompt_logprobs_of
 from gateway.ask import Ask
 from gateway.errors import Problem
 from gateway.events import AnswerEnd, Began, CallArguments, CallBegan, Done, Ended, Event, Logprob, Text
@@ -122,6 +123,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[Choice, ...]
     usage: Usage
     keepwarm: Keepwarm
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class PartMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +223,7 @@ def completion(ask: Ask, created: int, events: Sequence[Event]) -> bytes:
             choices=tuple(_choice(ask, index, events) for index in range(ask.choices)),
             usage=usage_of(done.facts),
             keepwarm=extension_of(done.facts),
+            prompt_logprobs=UNSET if ask.prompt_logprobs is None else prompt_logprobs_of(events, ask.prompt_logprobs),
         )
     )
 

@@ -138,6 +138,7 @@ def ask_of(request: ChatRequest, request_id: str, *, tenant: str = "default") ->
         stop_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
         choices=request.n or 1,
+        prompt_logprobs=request.prompt_logprobs,
         tenant=tenant,
         partition=request.prompt_cache_key or "",
         wish=wish,

@@ -10,6 +10,7 @@ import codecs
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -28,6 +29,7 @@ from gateway.api.openai_answers import (
     usage_of,
 )
 from gateway.api.openai_fields import INT64_MAX, Choices, SamplingFields, form_of, stops_of
+from gateway.api.prompt_logprobs import PromptLogprobs, prompt_logprobs_of
 from gateway.ask import Ask
 from gateway.errors import BadRequest
 from gateway.events import Began, Done, Ended, Event, Logprob, Text
@@ -66,6 +68,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     logprobs: Logprobs | None = None
     finish_reason: FinishReason | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +113,7 @@ def asks_of(request: CompletionRequest, answer_id: str, *, tenant: str = "defaul
             stop_ids=tuple(request.stop_token_ids or ()),
             ignore_eos=bool(request.ignore_eos),
             choices=request.n or 1,
-            prompt_logprobs=request.logprobs if request.echo else None,
+            prompt_logprobs=_prompt_logprobs(request),
             tenant=tenant,
             partition=request.prompt_cache_key or "",
             wish=wish,
@@ -119,6 +122,12 @@ def asks_of(request: CompletionRequest, answer_id: str, *, tenant: str = "defaul
         )
         for place, raw in enumerate(_prompts(request.prompt))
     ]
+
+
+def _prompt_logprobs(request: CompletionRequest) -> int | None:
+    """Return how many alternatives are told beside each prompt token: as many as the field that wants most of them."""
+    echoed = request.logprobs if request.echo else None
+    return max((asked for asked in (echoed, request.prompt_logprobs) if asked is not None), default=None)
 
 
 def _prompts(prompt: str | list[Any]) -> list[str | bytes]:
@@ -185,11 +194,17 @@ class Answer:
     def whole(self, answers: Sequence[Sequence[Event]]) -> bytes:
         """Shape a whole answer from the events of each prompt."""
         parts: list[CompletionChoice] = []
+        prompts: list[PromptLogprobs | UnsetType] = []
+        each = self._asks[0].choices
         for place, events in enumerate(answers):
             self.turn_to(place)
             parts += [part for one in events for part in self._parts(one)]
-        indices = range(len(self._asks) * self._asks[0].choices)
-        choices = tuple(_joined(index, [part for part in parts if part.index == index]) for index in indices)
+            top = self._request.prompt_logprobs
+            prompts.append(UNSET if top is None else prompt_logprobs_of(events, top))
+        choices = tuple(
+            _joined(index, [part for part in parts if part.index == index], prompts[index // each])
+            for index in range(len(self._asks) * each)
+        )
         return to_json(self._completion(choices, usage=usage_of(*self._done), keepwarm=self._extension()))
 
     def shape(self, one: Event) -> bytes:
@@ -232,6 +247,7 @@ class Answer:
         match one:
             case Began(prompt_logprobs=rows) if self._request.echo:
                 prompt = ask.raw if isinstance(ask.raw, str) else self._spell(ask.raw or b"")
+                rows = tuple(replace(row, top=row.top[: self._request.logprobs]) for row in rows)
                 return [self._part(choice, prompt, rows) for choice in range(ask.choices)]
             case Text():
                 return [self._part(one.choice, one.text, one.logprobs)]
@@ -266,7 +282,9 @@ def _logprobs(rows: Sequence[Logprob], begin: int) -> Logprobs:
     )
 
 
-def _joined(index: int, parts: Sequence[CompletionChoice]) -> CompletionChoice:
+def _joined(
+    index: int, parts: Sequence[CompletionChoice], prompt_logprobs: PromptLogprobs | UnsetType
+) -> CompletionChoice:
     """Join what came of one choice."""
     told = [part.logprobs for part in parts if part.logprobs is not None]
     return CompletionChoice(
@@ -281,4 +299,5 @@ def _joined(index: int, parts: Sequence[CompletionChoice]) -> CompletionChoice:
         if told
         else None,
         finish_reason=next((part.finish_reason for part in parts if part.finish_reason), None),
+        prompt_logprobs=prompt_logprobs,
     )

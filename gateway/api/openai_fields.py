@@ -102,6 +102,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=INT64_MAX)] | None = None  # before them nothing ends the answer
     ignore_eos: bool | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)] | None = None  # not of a stream
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     prompt_cache_key: str | None = None
@@ -144,6 +145,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse combinations that make no sense. Raises BadRequest."""
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options is only allowed when stream is true.", param="stream_options")
+        if self.prompt_logprobs is not None and self.stream:
+            raise BadRequest("prompt_logprobs is not told in a stream: leave stream out.", param="prompt_logprobs")
         stops_of(self.stop)
 
 

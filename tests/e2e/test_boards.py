@@ -82,7 +82,8 @@ def talk(server: Server) -> list[int]:
 def window(start_server: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
     """What two scrapes see of a server with two upstreams, before and after traffic of every kind."""
     with fakes(tmp_path_factory.mktemp("upstreams"), one=300, two=300) as (file, _):
-        server = start_server("--kv-bytes", POOL, "--metrics-tenants", "default", "--config", str(file))
+        pool = ("--kv-bytes", POOL, "--max-model-len", "1024")
+        server = start_server(*pool, "--metrics-tenants", "default", "--config", str(file))
         began, first = scrape(server)
         assert talk(server) == [200] * 15 + [404, 400, 400] + [200] * 6
         ended, last = scrape(server)

@@ -114,7 +114,7 @@ def run(command: list[str], home: Path) -> subprocess.CompletedProcess[str]:
 def live(start_server: StartServer) -> Server:
     """A server on the default model, as `make run` starts it."""
     folder = cache_dir(read_settings({}, os.environ), os.environ)
-    return start_server("--model", "smollm2-135m", "--kv-bytes", "256MiB", KEEPWARM_CACHE=str(folder))
+    return start_server("--model", "smollm2-135m", "--kv-bytes", "384MiB", KEEPWARM_CACHE=str(folder))
 
 
 @pytest.mark.parametrize("block", [*CLIENTS, *SNIPPETS], ids=name_of)

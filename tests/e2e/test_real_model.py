@@ -35,7 +35,7 @@ ANTHROPIC_TOOLS: Any = [{**TOLD, "input_schema": WEATHER}]
 def real(start_server: StartServer) -> Server:
     """A server on the default model, converted once into the machine's cache."""
     cache = cache_dir(read_settings({}, os.environ), os.environ)
-    return start_server("--kv-bytes", "128MiB", model="smollm2-135m", patience_s=300, KEEPWARM_CACHE=str(cache))
+    return start_server("--kv-bytes", "384MiB", model="smollm2-135m", patience_s=300, KEEPWARM_CACHE=str(cache))
 
 
 def obeys(given: Any) -> bool:

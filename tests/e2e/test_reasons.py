@@ -34,7 +34,7 @@ def small(start_server: StartServer, tmp_path_factory: pytest.TempPathFactory) -
     """A server with room for little more than one prompt, all of which may be promised."""
     file = tmp_path_factory.mktemp("small") / "keepwarm.toml"
     file.write_text('[[policies]]\nname = "default"\npromise_budget = 1.0\n')
-    return start_server("--kv-bytes", str(POOL * BYTES_PER_TOKEN), "--config", str(file))
+    return start_server("--kv-bytes", str(POOL * BYTES_PER_TOKEN), "--max-model-len", str(POOL), "--config", str(file))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import Keep, Purge
+from engine.messages import Keep, Purge, Sampling
 from tests.engine.workbench import Bench, ScriptedRunner, close, scripted_answer, tiny_module
 
 BLOCK = 4
@@ -196,3 +196,14 @@ def test_nobody_waits_for_who_computes_what_is_cached() -> None:
     for _ in range(3):
         bench.step()
     assert bench.answers[warm].ended and not bench.answers[scoring].ended
+
+
+@pytest.mark.parametrize("length", [40, 41, 42, 43])
+def test_four_choices_of_one_prompt_cost_one_prefill(length):
+    """Each further choice computes only what the prompt has beyond its whole blocks, or one token to draw from."""
+    bench = busy()
+    prompt = [at % 50 for at in range(length)]
+    ids = [bench.submit(prompt, max_tokens=5, sampling=Sampling(temperature=1.0, seed=seed)) for seed in range(4)]
+    bench.run()
+    assert computed(bench) == length + 3 * (length % BLOCK or 1) + 4 * (5 - 1)
+    assert [bench.answers[one].prefilled.read for one in ids] == [0] + [length - (length % BLOCK or 1)] * 3

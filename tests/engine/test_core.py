@@ -95,11 +95,11 @@ def test_one_id_twice_is_refused_and_hurts_nobody(bench):
 
 
 def test_what_could_never_fit_the_pool_is_refused_with_the_numbers():
-    """A window larger than the pool: a request beyond the pool is refused, one within it is served."""
+    """Were a pool smaller than the window, a request beyond the pool would be refused, and one within it served."""
     bench = Bench(ScriptedRunner(4), blocks=4, max_model_len=64)
     refused = bench.ask([1] * 10, max_tokens=7).refused
-    assert refused.kind == "RequestRefused"
-    assert "holds 16 tokens" in refused.message and "requested 17 tokens (10 in the messages, 7" in refused.message
+    assert refused.kind == "PromptTooLong"
+    assert "length is 16 tokens" in refused.message and "requested 17 tokens (10 in the messages, 7" in refused.message
     assert bench.ask([1] * 10, max_tokens=6).finished
 
 

@@ -10,7 +10,6 @@ import transformers as hf
 from transformers import LlamaConfig
 
 from engine.errors import ModelRefused
-from engine.kv_tensors import KVLayout, plan_blocks
 from engine.model import PAGED, PagedModel, digest, load, register
 from engine.pageable import layout_of, refuse_unpaged
 from engine.self_test import self_test
@@ -109,15 +108,6 @@ def test_the_digest_follows_the_weights(tmp_path):
     tiny_module(seed=1).save_pretrained(tmp_path / "again")
     assert digest(tmp_path / "one") == digest(tmp_path / "again") != digest(tmp_path / "two")
     assert load(tmp_path / "one").weights == digest(tmp_path / "one")
-
-
-def test_a_pool_without_a_block_names_the_numbers():
-    """A pool smaller than the window is allowed, one smaller than a block is refused with what would do."""
-    layout = KVLayout(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32)
-    assert layout.bytes_per_token == 256
-    with pytest.raises(ModelRefused, match=r"not even one block of 16 tokens. Give --kv-bytes 4096 or more.* 16384"):
-        plan_blocks(layout, kv_bytes=256 * 15, free_bytes=0, block_tokens=16, max_model_len=64)
-    assert plan_blocks(layout, kv_bytes=256 * 63, free_bytes=0, block_tokens=16, max_model_len=64) == 3
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from engine import logprobs
 from engine.messages import Sampling
 from engine.sampler import Draw, sample, uniform
+from engine.weighing import Weighing, weighs
 from tests.engine.workbench import GREEDY, VOCAB, Bench, plain_answer, plain_logits, tiny_module
 
 B = 4  # block_tokens of the bench
@@ -33,9 +34,10 @@ def bench(module):
     return Bench(module=module, block_tokens=B)
 
 
-def draw(sampling: Sampling, seed: int = 0, position: int = 0, **fields) -> Draw:
+def draw(sampling: Sampling, seed: int = 0, position: int = 0, prompt=(), answer=(), **fields) -> Draw:
     """One row's wishes."""
-    return Draw(sampling=sampling, seed=seed, position=position, **fields)
+    weighing = Weighing(sampling, packed([*prompt, *answer]), len(prompt)) if weighs(sampling) else None
+    return Draw(sampling=sampling, seed=seed, position=position, weighing=weighing, **fields)
 
 
 def packed(tokens: list[int]) -> bytes:
@@ -87,7 +89,7 @@ LOGITS = st.lists(st.floats(-20, 20, width=32), min_size=SMALL, max_size=SMALL, 
 def test_penalties_are_what_is_written_down(logits, sampling, prompt, answer):
     """Greedy with penalties and bias takes the largest of the slowly penalised logits and leaves the logits alone."""
     rows = torch.tensor([logits, logits])
-    wish = draw(sampling, tokens=packed([*prompt, *answer]), prompt=len(prompt))
+    wish = draw(sampling, prompt=prompt, answer=answer)
     token, neighbour = sample(rows, [wish, draw(GREEDY)])
     expected = plainly(rows[0].tolist(), sampling, prompt, answer)
     assert expected[token] >= max(expected) - 1e-9
@@ -117,8 +119,7 @@ def test_a_draw_inverts_the_distribution_that_the_cuts_leave(logits, sampling, s
     )
     assert widest[token] > 0
     if widest == narrowest:  # no cut falls on a border, where either side is right
-        order = sorted(range(SMALL), key=lambda each: -rows[0, each].item())
-        reached = sum(widest[each] for each in order[: order.index(token)])
+        reached = sum(widest[:token])
         assert reached - SLACK <= uniform(seed, 0) <= reached + widest[token] + SLACK
 
 

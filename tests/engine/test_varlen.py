@@ -293,10 +293,16 @@ def test_a_gpu_gets_block_tables_of_its_own_size() -> None:
         assert attend.page == size
 
 
+PAGES_OF_256 = (
+    "--block-size 16: the kernel of --device cuda reads pages of 256 tokens. Give 256 or a multiple of it, or leave "
+    "--block-size out."
+)
+
+
 @pytest.mark.parametrize(
     ("device", "block", "capability", "told"),
     [
-        ("cuda", 16, (9, 0), "--device cuda: blocks of 16 tokens, but its kernel reads pages of 256."),
+        ("cuda", 16, (9, 0), PAGES_OF_256),
         ("cuda:1", 256, (7, 5), "--device cuda:1: compute capability 7.5, but flash attention needs 8.0 or more."),
         ("meta", 16, (0, 0), "--device meta: there is no attention for meta. Use cpu or cuda."),
     ],

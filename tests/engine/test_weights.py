@@ -199,8 +199,9 @@ def test_a_whole_folder_is_taken_as_it_is(tmp_path: Path, cache: Path) -> None:
     """A local folder is served under its own name, from where it lies."""
     folder = tmp_path / "my-model"
     folder.mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (folder / name).touch()
+    (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": 2}')
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0, "b": 1}}}')
     assert resolve(str(folder), cache, silent) == ModelFolder(name="my-model", path=str(folder))
     assert not cache.exists()
 

@@ -136,10 +136,10 @@ def test_logprobs_never_run_ahead_of_the_text(words: list[str], sizes: list[int]
 def test_rivals_are_spelt_likeliest_first() -> None:
     """A token's rivals are told with it, special ones by their name and without bytes."""
     (a,), (b,), (end,) = tokens("a"), tokens("b"), tokens("<end>")
-    told = TokenLogprob(token=a, logprob=-0.5, top=((a, -0.5), (b, -1.5), (end, -3.0)))
+    told = TokenLogprob(token=a, logprob=-0.5, top=((a, -0.5), (b, -1.5), (end, -3.0)), rank=1)
     parts = reader().feed(Delta(id="a", tokens=(a,), logprobs=(told,)))
-    top = (Logprob("a", b"a", -0.5), Logprob("b", b"b", -1.5), Logprob("<end>", b"", -3.0))
-    assert parts == [Text("a", logprobs=(Logprob("a", b"a", -0.5, top),))]
+    top = (Logprob("a", b"a", -0.5, id=a), Logprob("b", b"b", -1.5, id=b), Logprob("<end>", b"", -3.0, id=end))
+    assert parts == [Text("a", logprobs=(Logprob("a", b"a", -0.5, top, id=a, rank=1),))]
 
 
 CALLED = f"Let me see.\n<tool_call>\n{CALL}\n</tool_call>"

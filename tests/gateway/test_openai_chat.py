@@ -76,6 +76,35 @@ def test_refusal_names_the_field(fields: dict[str, Any], param: str) -> None:
     assert refusal(body(**fields)).param == param
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"temperature": -0.1}, "from 0 to 2"),
+        ({"temperature": 2.1}, "from 0 to 2"),
+        ({"top_p": 0}, "above 0 to 1"),
+        ({"min_p": 1.1}, "from 0 to 1"),
+        ({"presence_penalty": 2.5}, "from -2 to 2"),
+        ({"frequency_penalty": -2.5}, "from -2 to 2"),
+        ({"repetition_penalty": 0}, "above 0 to 10"),
+        ({"top_logprobs": 21, "logprobs": True}, "from 0 to 20"),
+        ({"prompt_logprobs": 21}, "from 0 to 20"),
+        ({"n": 0}, "from 1 to 128"),
+    ],
+)
+def test_a_number_out_of_range_is_told_its_range(fields: dict[str, Any], said: str) -> None:
+    """The message names the field and where it may go from and to."""
+    told = refusal(body(**fields))
+    (field, *_) = fields
+    assert told.param == field
+    assert str(told).startswith(f"Invalid '{field}': ")
+    assert str(told).endswith(f"({said}).")
+
+
+def test_a_stream_tells_no_log_probabilities_of_the_prompt() -> None:
+    """prompt_logprobs with stream is refused by name."""
+    assert refusal(body(prompt_logprobs=1, stream=True)).param == "prompt_logprobs"
+
+
 def test_missing_model_is_named() -> None:
     """A required field that is not there is named too."""
     assert refusal(b'{"messages":[{"role":"user"}]}').param == "model"

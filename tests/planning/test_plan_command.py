@@ -267,7 +267,7 @@ def test_a_memory_that_holds_no_sequence_says_what_it_would_take(tmp_path):
 
 def test_the_default_is_the_engines_own():
     """Without a number there is as much as the engine takes at most on a CPU."""
-    from engine.kv_tensors import DEFAULT_CEILING
+    from engine.memory import DEFAULT_CEILING
 
     assert DEFAULT_KV_BYTES == DEFAULT_CEILING
 
