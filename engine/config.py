@@ -31,6 +31,7 @@ class EngineConfig:
     max_num_seqs: int = 16  # sequences that run at the same time
     max_waiting: int = 1024  # sequences that wait; one more is refused
     queue_timeout_s: float = 120.0  # a sequence that waits longer for its first room is told so
+    deterministic: bool = False  # greedy answers are the same to the bit in any batch
     threads: int | None = None  # of torch; None: one per core
 
     def __post_init__(self) -> None:

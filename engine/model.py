@@ -23,6 +23,7 @@ from engine.errors import ModelRefused
 from engine.fused import fuse
 from engine.kv_tensors import KVTensors
 from engine.pageable import layout_of, refuse_unpaged
+from engine.steady import steady
 
 PAGED = "keepwarm_paged"
 CPU = torch.device("cpu")
@@ -65,8 +66,10 @@ class PagedModel:
         return logits
 
 
-def load(path: Path, *, attend: Attend = packed.attend, device: torch.device = CPU) -> PagedModel:
-    """Load a local folder. Raises ModelRefused when the layers cannot be paged."""
+def load(
+    path: Path, *, attend: Attend = packed.attend, device: torch.device = CPU, deterministic: bool = False
+) -> PagedModel:
+    """Load a local folder. Raises ModelRefused when the layers cannot be paged, or not be `deterministic`."""
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     refuse_unpaged(config.get_text_config())
     register()
@@ -75,6 +78,8 @@ def load(path: Path, *, attend: Attend = packed.attend, device: torch.device = C
     )
     if device.type != "cpu":  # where each product is a kernel to be launched
         fuse(module)
+    if deterministic:
+        steady(module)
     return PagedModel(module.eval().to(device), weights=digest(path), attend=attend)
 
 

@@ -30,6 +30,7 @@ from engine.messages import ModelCard, StartFailed
 from engine.model import PagedModel, load
 from engine.runner import Runner
 from engine.self_test import SMALL_BLOCK, self_test
+from engine.steady_test import steady_test
 
 IDLE_POLL_MS = 250  # how often an idle engine frees what has expired
 COMPILING_POLL_MS = 5  # how often an otherwise idle engine looks whether a grammar is compiled
@@ -41,9 +42,11 @@ def build_core(config: EngineConfig) -> EngineCore:
     """Load, test and size everything. Raises ModelRefused with what to do."""
     torch.set_num_threads(config.threads or os.cpu_count() or 1)
     device = usable(config.device)
-    attend = attention_for(device, config.block_tokens)
-    model = load(Path(config.model_path), attend=attend, device=device)
+    attend = attention_for(device, config.block_tokens, deterministic=config.deterministic)
+    model = load(Path(config.model_path), attend=attend, device=device, deterministic=config.deterministic)
     self_test(model, block_tokens=SMALL_BLOCK if device.type == "cpu" else config.block_tokens)
+    if config.deterministic:
+        steady_test(model)
     card = card_of(model, config, free_bytes=free_bytes(device))
     runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens)
     grammars = Compiler(Path(config.model_path), vocab_size=card.vocab_size, eos_ids=card.eos_ids)
