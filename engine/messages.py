@@ -184,6 +184,7 @@ class ModelCard(_Message, frozen=True, kw_only=True):
     kv_bytes_per_token: int
     dtype: str
     device: str
+    deterministic: bool = False  # greedy answers are the same to the bit in any batch
 
 
 class StartFailed(_Message, frozen=True, kw_only=True):

@@ -78,6 +78,7 @@ def card_of(model: PagedModel, config: EngineConfig, *, free_bytes: int) -> Mode
         kv_bytes_per_token=model.layout.bytes_per_token,
         dtype=str(model.layout.dtype).removeprefix("torch."),
         device=str(model.device),
+        deterministic=config.deterministic,
     )
 
 

@@ -65,4 +65,5 @@ def _card(card: ModelCard) -> Json:
         "kv_bytes_per_token": card.kv_bytes_per_token,
         "dtype": card.dtype,
         "device": card.device,
+        "deterministic": card.deterministic,
     }

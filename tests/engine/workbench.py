@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from engine.attention import packed
+from engine.attention.dispatch import Attend
 from engine.block_pool import BlockId, BlockPool
 from engine.cascade import share
 from engine.chunk import Chunk, Outcome
@@ -297,11 +299,13 @@ class Bench:
         eos_ids: tuple[int, ...] = (),
         tokenizer: Path = Path("-"),  # a folder, where a test uses grammars
         executor: Executor | None = None,  # of grammars
+        attend: Attend = packed.attend,
     ) -> None:
         self.clock = HandClock()
         self.module = module
         if module is not None:
-            runner = RecordingRunner(PagedModel(module, weights="tiny"), blocks=blocks, block_tokens=block_tokens)
+            model = PagedModel(module, weights="tiny", attend=attend)
+            runner = RecordingRunner(model, blocks=blocks, block_tokens=block_tokens)
         self.runner = runner
         config = EngineConfig(
             model="tiny",

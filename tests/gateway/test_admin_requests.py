@@ -165,6 +165,7 @@ async def test_about_has_the_words_that_answers_use(start_gateway: StartGateway)
             "kv_bytes_per_token": 64,
             "dtype": "float32",
             "device": "cpu",
+            "deterministic": False,
         },
         "tenants": ["team-a", "team-b"],
         "keys": ["blue", "red"],
