@@ -36,6 +36,7 @@ class EngineConfig:
     max_num_seqs: int = 16  # sequences that run at the same time
     max_waiting: int = 1024  # sequences that wait; one more is refused
     queue_timeout_s: float = 120.0  # a sequence that waits longer for its first room is told so
+    deterministic: bool = False  # greedy answers are the same to the bit in any batch
     threads: int | None = None  # of torch; None: one per core
     torch_compile: bool = False  # see engine.compiled
     cuda_graphs: bool = False  # see engine.graphs
@@ -47,6 +48,8 @@ class EngineConfig:
                 raise ValueError(f"{field} must be above zero, not {getattr(self, field)}")
         if self.kv_cache_dtype not in KV_DTYPES:
             raise ValueError(f"kv_cache_dtype must be one of {', '.join(KV_DTYPES)}, not {self.kv_cache_dtype!r}")
+        if self.deterministic and self.torch_compile:
+            raise ValueError("deterministic and torch_compile exclude each other: compiled layers round as they like")
         if self.step_tokens < self.max_num_seqs:
             raise ValueError(f"step_tokens {self.step_tokens} < max_num_seqs {self.max_num_seqs}: decodes would starve")
         if not 0 < self.gpu_memory_utilization <= 1:

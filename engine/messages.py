@@ -185,6 +185,7 @@ class ModelCard(_Message, frozen=True, kw_only=True):
     dtype: str  # the model computes in
     kv_dtype: str  # keys and values are stored in: of engine.config.KV_DTYPES, never auto
     device: str
+    deterministic: bool = False  # greedy answers are the same to the bit in any batch
 
     @property
     def kv_space(self) -> str:

@@ -64,6 +64,11 @@ class Stored:
         """[slots, kv_heads, head_dim]."""
         return self.data.shape
 
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.data.device
+
     def __len__(self) -> int:
         """Slots."""
         return len(self.data)

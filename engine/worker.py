@@ -27,11 +27,13 @@ from engine.errors import ModelRefused
 from engine.grammar import Compiler
 from engine.graphs import DecodeGraphs
 from engine.kv_tensors import Room, plan_blocks
+from engine.loading import load
 from engine.memory import free_bytes, room_of
 from engine.messages import ModelCard, StartFailed
-from engine.model import PagedModel, load
+from engine.model import PagedModel
 from engine.runner import Runner
 from engine.self_test import SMALL_BLOCK, self_test
+from engine.steady_test import steady_test
 
 IDLE_POLL_MS = 250  # how often an idle engine frees what has expired
 COMPILING_POLL_MS = 5  # how often an otherwise idle engine looks whether a grammar is compiled
@@ -43,10 +45,18 @@ def build_core(config: EngineConfig) -> EngineCore:
     """Load, test and size everything. Raises ModelRefused with what to do."""
     torch.set_num_threads(config.threads or os.cpu_count() or 1)
     device = usable(config.device)
-    attend = attention_for(device, config.block_tokens)
+    attend = attention_for(device, config.block_tokens, deterministic=config.deterministic)
     free_before = free_bytes(device)
-    model = load(Path(config.model_path), attend=attend, device=device, kv_cache_dtype=config.kv_cache_dtype)
+    model = load(
+        Path(config.model_path),
+        attend=attend,
+        device=device,
+        kv_cache_dtype=config.kv_cache_dtype,
+        deterministic=config.deterministic,
+    )
     self_test(model, block_tokens=SMALL_BLOCK if device.type == "cpu" else config.block_tokens)
+    if config.deterministic:
+        steady_test(model)
     if config.torch_compile:
         from engine.compiled import compile_layers  # noqa: PLC0415 - a second of imports that few want
 
@@ -92,6 +102,7 @@ def card_of(model: PagedModel, config: EngineConfig, room: Room) -> ModelCard:
         dtype=str(model.dtype).removeprefix("torch."),
         kv_dtype=model.layout.name,
         device=str(model.device),
+        deterministic=config.deterministic,
     )
 
 

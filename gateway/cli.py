@@ -17,6 +17,7 @@ import structlog
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperCommand
 
 from gateway.advice.cli import advise
 from gateway.config import SETTINGS, Settings, cache_dir
@@ -58,7 +59,19 @@ Given = str | None
 log = structlog.get_logger("gateway")
 
 
-@app.command()
+class _Bare(TyperCommand):
+    """A command whose `--deterministic` may stand alone, and then means on."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give the bare option its value, then parse as always."""
+        flag = SETTINGS["deterministic"].flag
+        pairs = zip(args, [*args[1:], "-"], strict=True)
+        return super().parse_args(
+            ctx, [f"{flag}=on" if one == flag and after[:1] == "-" else one for one, after in pairs]
+        )
+
+
+@app.command(cls=_Bare)
 def serve(
     host: Annotated[Given, _option("host")] = None,
     port: Annotated[Given, _option("port")] = None,
@@ -68,6 +81,7 @@ def serve(
     workers: Annotated[Given, _option("workers")] = None,
     model: Annotated[Given, _option("model")] = None,
     device: Annotated[Given, _option("device")] = None,
+    deterministic: Annotated[Given, _option("deterministic")] = None,
     ttl: Annotated[Given, _option("ttl")] = None,
     kv_bytes: Annotated[Given, _option("kv_bytes")] = None,
     kv_cache_dtype: Annotated[Given, _option("kv_cache_dtype")] = None,
@@ -247,6 +261,7 @@ def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
         model=name,
         model_path=str(folder),
         device=settings.device,
+        deterministic=settings.deterministic,
         block_tokens=settings.block_size or device_block_tokens(settings.device),
         kv_bytes=settings.kv_bytes,
         kv_cache_dtype=settings.kv_cache_dtype,

@@ -66,6 +66,11 @@ class Settings:
         parse_device,
         "What the model runs on: cpu, or a GPU such as cuda or cuda:1, whose blocks are 256 tokens.",
     )
+    deterministic: bool = _setting(
+        "off",
+        parse_switch,
+        "Whether greedy answers are the same to the bit alone, in any batch, cold and warm: on or off; on a CPU.",
+    )
     ttl: float | None = _setting(
         None, parse_duration, "How long an unmarked prefix stays warm after its last use; sets the policy default."
     )
@@ -177,6 +182,10 @@ class Settings:
             raise ConfigError(
                 f"--workers {self.workers}: one engine process belongs to one gateway process; leave --workers at 1, "
                 "or run gateways with --no-engine and several workers in front of several `keepwarm serve`"
+            )
+        if self.deterministic and self.device != "cpu":
+            raise ConfigError(
+                f"--deterministic computes on a CPU, and --device is {self.device}: leave one of them out"
             )
         if self.step_tokens < self.max_num_seqs:
             raise ConfigError(f"--step-tokens {self.step_tokens} is below --max-num-seqs {self.max_num_seqs}")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.attention import Scoring, packed
+from engine.attention.fixed import Fixed
 from engine.attention.varlen import Varlen
 from engine.batch import Batch
 from engine.config import device_block_tokens
@@ -41,10 +42,14 @@ def attention_for(
     device: torch.device,
     block_tokens: int,
     capability: Callable[[torch.device], tuple[int, int]] = torch.cuda.get_device_capability,
+    *,
+    deterministic: bool = False,
 ) -> Attend:
     """Return the attention of a device over blocks of that size."""
     if device.type == "cpu":
-        return packed.attend
+        return Fixed() if deterministic else packed.attend
+    if deterministic:
+        raise ModelRefused(f"--deterministic computes on a CPU, and --device is {device}. Leave one of them out.")
     if device.type != "cuda":
         raise ModelRefused(f"--device {device}: there is no attention for {device.type}. Use cpu or cuda.")
     if capability(device) < LEAST_CAPABILITY:

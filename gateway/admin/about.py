@@ -66,4 +66,5 @@ def _card(card: ModelCard) -> Json:
         "dtype": card.dtype,
         "kv_dtype": card.kv_dtype,
         "device": card.device,
+        "deterministic": card.deterministic,
     }

@@ -11,7 +11,8 @@ import torch
 from engine.attention.dispatch import refuse_unread
 from engine.config import KV_DTYPES, EngineConfig
 from engine.errors import ModelRefused
-from engine.model import PagedModel, load
+from engine.loading import load
+from engine.model import PagedModel
 from engine.self_test import self_test
 from engine.stored import STORED, Stored
 from engine.worker import build_core

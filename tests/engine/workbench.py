@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from engine.attention import packed
+from engine.attention.dispatch import Attend
 from engine.block_pool import BlockId, BlockPool
 from engine.cascade import share
 from engine.chunk import Chunk, Outcome
@@ -298,11 +300,12 @@ class Bench:
         tokenizer: Path = Path("-"),  # a folder, where a test uses grammars
         executor: Executor | None = None,  # of grammars
         kv_cache_dtype: str = AUTO,
+        attend: Attend = packed.attend,
     ) -> None:
         self.clock = HandClock()
         self.module = module
         if module is not None:
-            paged = PagedModel(module, weights="tiny", kv_cache_dtype=kv_cache_dtype)
+            paged = PagedModel(module, weights="tiny", attend=attend, kv_cache_dtype=kv_cache_dtype)
             runner = RecordingRunner(paged, blocks=blocks, block_tokens=block_tokens)
         self.runner = runner
         config = EngineConfig(

@@ -166,6 +166,7 @@ async def test_about_has_the_words_that_answers_use(start_gateway: StartGateway)
             "dtype": "float32",
             "kv_dtype": "float32",
             "device": "cpu",
+            "deterministic": False,
         },
         "tenants": ["team-a", "team-b"],
         "keys": ["blue", "red"],
