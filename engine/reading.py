@@ -35,7 +35,7 @@ def read(cache: PrefixCache, scheduler: Scheduler) -> EngineStats:
         requests_failed_total=counters.failed,
         preemptions_total=counters.preempted,
         compacted_blocks_total=cache.compacted,
-        coalesced_tokens_total=scheduler.coalescing.saved_tokens,
+        coalesced_tokens_total=scheduler.line.coalescing.saved_tokens,
         blocks_evicted_total=gone[Fate.EVICTED] + gone[Fate.BROKEN_PROMISE],
         blocks_expired_total=gone[Fate.EXPIRED] + gone[Fate.POLICY_CHANGED],
         blocks_policy_changed_total=gone[Fate.POLICY_CHANGED],
