@@ -27,7 +27,7 @@ from gateway.config import Settings, cache_dir
 NAME = "kv_dtypes"
 CACHED_TOKENS = 6144
 SUFFIX_TOKENS = 20
-ROUNDS = 15
+ROUNDS = 7
 BLOCK = 16
 PLAIN = "float32"
 DECODE, ATTENTION, SUFFIX = "decode step", "attention of a decode step", f"{SUFFIX_TOKENS} new tokens"
