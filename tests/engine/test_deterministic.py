@@ -175,7 +175,7 @@ class Schedule:
         self.alone = alone
         self.bench = bench(
             module,
-            blocks=14,
+            blocks=11,
             step_tokens=self.chance.choice([4, 7, 16, 40]),
             max_num_seqs=self.chance.choice([2, 4]),
             queue_timeout_s=1e9,
