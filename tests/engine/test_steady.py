@@ -106,7 +106,7 @@ def test_a_kernel_that_knows_places_has_no_ladder(single: bool) -> None:
 
 def test_a_model_without_a_ladder_is_refused_by_name() -> None:
     """When no kernel rounds alike anywhere, the layer and its shape are named."""
-    with pytest.raises(ModelRefused, match=r"--deterministic: .* q_proj \(32 to 32\) depends on the rows beside it"):
+    with pytest.raises(ModelRefused, match=r"--deterministic: .* lm_head \(32 to 61\) depends on the rows beside it"):
         steady(tiny_module(), kernels=(ByPlace(),))
 
 

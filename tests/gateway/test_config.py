@@ -77,6 +77,11 @@ def test_secrets_do_not_show() -> None:
         ({}, {"KEEPWARM_TTL": "soon"}, "KEEPWARM_TTL"),
         ({"kv_bytes": "lots"}, {}, "--kv-bytes"),
         ({"max_model_len": "0"}, {}, "--max-model-len"),
+        (
+            {"deterministic": "on", "device": "cuda"},
+            {},
+            "--deterministic computes on a CPU, and --device is cuda: leave one of them out",
+        ),
         ({"device": "gpu"}, {}, "--device: expected cpu, cuda or a GPU's number such as cuda:1, not 'gpu'"),
         ({"port": "8001"}, {}, "--admin-port"),
         ({"step_tokens": "4"}, {}, "--step-tokens"),
