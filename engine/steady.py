@@ -24,7 +24,7 @@ RUNGS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 MOST_OUTPUTS = 1 << 22  # numbers of one product, so that a vocabulary is not tested, nor computed, in 1,024 rows
 FEW = 2  # rungs at least that a ladder for single rows should have
 LANES = 32  # elements that an activation computes together; those behind the last full lot round otherwise
-SERIAL = 1 << 15  # elements from which on torch splits an activation among threads
+SERIAL = 1 << 14  # elements up to which torch computes any activation in one thread
 
 Product = Callable[[Tensor], Tensor]  # [rows, in] to [rows, out]
 
@@ -103,10 +103,10 @@ class Level(nn.Module):
         """Apply it to [..., width]."""
         width = given.shape[-1]
         padded = pad(given, (0, -width % LANES)) if width % LANES else given
-        if given.numel() < SERIAL or all(width % (LANES * n) == 0 for n in range(1, self.threads + 1)):
+        if given.numel() <= SERIAL or all(width % (LANES * n) == 0 for n in range(1, self.threads + 1)):
             return self.act(padded)[..., :width]
         rows = padded.reshape(-1, padded.shape[-1])
-        pieces = rows.split(max(1, (SERIAL - 1) // rows.shape[-1]))
+        pieces = rows.split(max(1, SERIAL // rows.shape[-1]))
         return torch.cat([self.act(piece) for piece in pieces])[:, :width].view(given.shape)
 
 
@@ -180,9 +180,9 @@ def ladder_of(product: Product, layer: nn.Linear, *, single: bool) -> Ladder | N
                 break
         else:
             families.append(([rung], ours))
-    if not families:
+    ladders = [Ladder(tuple(reversed(members))) for members, _ in families if members[0] > 1]  # not row after row
+    if not ladders:
         return None
-    ladders = [Ladder(tuple(reversed(members))) for members, _ in families]
     if single:
         return min(ladders, key=lambda one: (len(one.rungs) < FEW, one.rungs[0]))
     return max(ladders, key=lambda one: (one.rungs[-1], -one.rungs[0]))

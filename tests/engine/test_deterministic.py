@@ -175,7 +175,7 @@ class Schedule:
         self.alone = alone
         self.bench = bench(
             module,
-            blocks=14,
+            blocks=11,
             step_tokens=self.chance.choice([4, 7, 16, 40]),
             max_num_seqs=self.chance.choice([2, 4]),
             queue_timeout_s=1e9,
@@ -184,7 +184,7 @@ class Schedule:
 
     def submit(self) -> None:
         trunk = text(self.chance.randrange(3), 28)
-        prompt = trunk[: self.chance.randint(1, 28)] + text(self.chance.randrange(4), self.chance.randint(0, 4))
+        prompt = trunk[: self.chance.choice([3, 15, 22, 28])] + text(self.chance.randrange(2), self.chance.choice([0, 3]))
         self.asked[self.bench.submit(prompt, max_tokens=self.chance.randint(1, 8))] = prompt
 
     def cancel(self) -> None:
