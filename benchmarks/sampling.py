@@ -32,14 +32,14 @@ OFF = "greedy"
 WISHES = {
     OFF: Sampling(temperature=0.0),
     "penalties": Sampling(temperature=0.0, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5),
-    "bias of 100 tokens": Sampling(temperature=0.0, logit_bias={token * 97: 1.5 for token in range(100)}),
+    "bias of 100 tokens": Sampling(temperature=0.0, logit_bias=dict.fromkeys(range(100), 1.5)),
     "log-probabilities": Sampling(temperature=0.0, logprobs=20),
     "all three": Sampling(
         temperature=0.0,
         repetition_penalty=1.1,
         presence_penalty=0.5,
         frequency_penalty=0.5,
-        logit_bias={token * 97: 1.5 for token in range(100)},
+        logit_bias=dict.fromkeys(range(100), 1.5),
         logprobs=20,
     ),
     "temperature": Sampling(temperature=0.8, seed=1),
