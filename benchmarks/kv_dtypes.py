@@ -19,7 +19,8 @@ from benchmarks.measure import Advance, Result, Series, Target
 from engine.attention import Scoring
 from engine.batch import Batch, Rows
 from engine.kv_tensors import KVTensors
-from engine.model import PagedModel, load
+from engine.loading import load
+from engine.model import PagedModel
 from engine.stored import STORED
 from engine.weights import DEFAULT_MODEL, resolve_in_subprocess
 from gateway.config import Settings, cache_dir

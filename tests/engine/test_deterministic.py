@@ -184,7 +184,9 @@ class Schedule:
 
     def submit(self) -> None:
         trunk = text(self.chance.randrange(3), 28)
-        prompt = trunk[: self.chance.choice([3, 15, 22, 28])] + text(self.chance.randrange(2), self.chance.choice([0, 3]))
+        prompt = trunk[: self.chance.choice([3, 15, 22, 28])] + text(
+            self.chance.randrange(2), self.chance.choice([0, 3])
+        )
         self.asked[self.bench.submit(prompt, max_tokens=self.chance.randint(1, 8))] = prompt
 
     def cancel(self) -> None:

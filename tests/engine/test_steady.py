@@ -16,7 +16,8 @@ from engine.attention.fixed import Fixed
 from engine.attention.packed import attend as packed_attend
 from engine.config import EngineConfig
 from engine.errors import ModelRefused
-from engine.model import PagedModel, load
+from engine.loading import load
+from engine.model import PagedModel
 from engine.steady import LANES, RUNGS, SERIAL, Kernel, Ladder, Level, Product, Steady, ladder_of, steady
 from engine.steady_test import steady_test
 from engine.worker import build_core
