@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class Decoding:
     """Answers of so many requests at once."""
 
     requests: int
+    recorded: bool = False  # by CUDA graphs, and replayed
     tokens_per_s: float
     bytes_per_step: float  # weights, and keys and values of every context
     bandwidth_share: float | None  # of what one long sum reads; None where that was not measured
@@ -170,8 +171,10 @@ def _model(model: str, device: str, cache: Path, ends: float) -> dict[str, Any]:
             block_tokens=block,
             kv_bytes=8 << 30,
             max_num_seqs=32,
+            cuda_graphs=True,
         )
     )
+    graphs = core.runner.graphs  # type: ignore[attr-defined]
     weights = sum(each.nbytes for each in core.runner.model.module.parameters())  # type: ignore[attr-defined]
     prompt = min(PROMPT_TOKENS, core.card.max_model_len - 2 * SUFFIX_TOKENS)
     told: dict[str, Any] = {"model": folder.name, "weight_bytes": weights, "prompt_tokens": prompt}
@@ -182,8 +185,11 @@ def _model(model: str, device: str, cache: Path, ends: float) -> dict[str, Any]:
         if time.monotonic() > ends:
             print(f"gpu_check: {BUDGET_S} s are over; {requests} answers at once were not measured.", file=sys.stderr)
             break
-        decoding.append(decode(core, requests, CONTEXT_TOKENS, ANSWER_TOKENS, weights, bandwidth))
-        print(f"{requests} answers at once: {decoding[-1].tokens_per_s:.0f} tokens/s")
+        for core.runner.graphs in (None, graphs) if graphs is not None else (None,):  # type: ignore[attr-defined]
+            one = decode(core, requests, CONTEXT_TOKENS, ANSWER_TOKENS, weights, bandwidth)
+            one = replace(one, recorded=core.runner.graphs is not None)  # type: ignore[attr-defined]
+            decoding.append(one)
+            print(f"{requests} answers at once, recorded {one.recorded}: {one.tokens_per_s:.0f} tokens/s")
     return told | {"bandwidth_bytes_per_s": bandwidth, "decoding": [asdict(one) for one in decoding]}
 
 

@@ -93,9 +93,8 @@ def build(chunks: Sequence[Chunk], device: torch.device) -> Batch:
         first += count
         if chunk.samples:
             sample_rows.append(first - 1)
-        if chunk.copy is not None:
-            size = table.block_tokens
-            copies.append((chunk.copy.source * size, chunk.copy.target * size, chunk.copy.tokens))
+        size = table.block_tokens
+        copies += [(copy.source * size, copy.target * size, copy.tokens) for copy in chunk.copies]
 
     arrays = [np.concatenate(parts) for parts in (tokens, positions, slots)]
     staged = stage([*arrays, np.array([*scored_rows, *sample_rows], dtype=np.int64)], device)

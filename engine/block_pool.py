@@ -48,6 +48,11 @@ class BlockPool:
         """Free extents; 1 when nothing is fragmented."""
         return len(self._sorted)
 
+    @property
+    def longest_run(self) -> int:
+        """Blocks of the longest free extent."""
+        return self._sorted[-1][0] if self._sorted else 0
+
     def take(self, count: int, *, after: BlockId | None = None) -> list[BlockId]:
         """Return `count` blocks, contiguous as far as the free map allows, growing on from `after` where that is free.
 

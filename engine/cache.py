@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine import compaction
 from engine.block_pool import BlockId, BlockPool
 from engine.block_table import BlockTable, Scatter
 from engine.facts import kept_marks
-from engine.hold import Granted, Hold, KeepPlan, TailCopy
+from engine.hold import Copy, Granted, Hold, KeepPlan
 from engine.messages import KeptMark, Order
 from engine.request import TOKEN_BYTES, Request
 from engine.terms import Terms
@@ -44,6 +45,8 @@ class PrefixCache:
         self.tree: RadixTree[BlockId] = RadixTree(block_tokens, remember=4 * blocks)
         self.terms = Terms(model=model, blocks=blocks)
         self.scatter = Scatter()
+        self.threshold = compaction.Threshold()
+        self.compacted = 0  # blocks that were copied together
         self._holds: set[Hold] = set()
 
     def admit(self, request: Request, readable: bytes, *, since: float, now: float, alone: bool = True) -> Hold:
@@ -63,21 +66,29 @@ class PrefixCache:
         hold.policy, hold.reserved = self.terms.govern(request.namespace.tenant).name, reserved
         if request.cached:
             hold.absences = self.tree.absences(lease, request.tokens)
+        self._gather(hold, request)
         self._copy_tail(hold, alone=alone, now=now)
         self._holds.add(hold)
         return hold
 
     def copied(self, hold: Hold, *, now: float) -> None:
-        """Take note that the tail copy is done: its source may go."""
-        if hold.copy is not None:
-            hold.copy = None
+        """Take note that a hold's copies are done: their sources may go."""
+        if hold.tail is not None:
+            hold.tail = None
             self.pool.give(self.tree.release_tail(hold.lease, now))
+        if hold.run:
+            spare = self.tree.relocate(hold.lease, hold.run)
+            if spare is not hold.run:
+                hold.table.replace(0, hold.run)
+                self.compacted += len(spare)
+            self.pool.give(spare)
+            hold.run, hold.copies = [], ()
 
     def room(self, hold: Hold, tokens: int, *, now: float) -> int:
         """Make room for tokens [0, tokens) as far as free and evictable blocks go. Return the tokens that fit."""
         missing = -(-(tokens - hold.table.tokens) // self.block_tokens)
         if missing > 0:
-            hold.table.append(self._take(missing, hold.table.last, now=now))
+            hold.table.append(self._take(missing, hold.last, now=now))
         return min(tokens, hold.table.tokens)
 
     def publish(self, hold: Hold, tokens: bytearray, computed: int, *, now: float) -> None:
@@ -112,12 +123,12 @@ class PrefixCache:
         private = hold.table[hold.published :]
         size, held = self.block_tokens, hold.plan.held
         start = hold.published * size
-        if held is not None and held.deadline > now and hold.copy is None and 0 < computed - start < size:
+        if held is not None and held.deadline > now and hold.tail is None and 0 < computed - start < size:
             partial = bytes(tokens[start * TOKEN_BYTES : computed * TOKEN_BYTES])
             self.pool.give(self.tree.keep_partial(hold.lease, partial, private.pop(0), now, held))
         self._settle(hold, hold.reserved)
         self.pool.give(self.tree.release(hold.lease, now))
-        self.pool.give(private)
+        self.pool.give([*private, *hold.run])
         self._holds.remove(hold)
 
     def sweep(self, *, now: float, nodes: int) -> int:
@@ -147,7 +158,7 @@ class PrefixCache:
         self.pool.check()
         self.tree.check()
         in_tree = list(self.tree.payloads())
-        private = [block for hold in self._holds for block in hold.table[hold.published :]]
+        private = [block for hold in self._holds for block in [*hold.table[hold.published :], *hold.run]]
         for hold in self._holds:
             hold.table.check()
             shared = hold.table[: hold.published]
@@ -198,6 +209,13 @@ class PrefixCache:
         ttl_s = min(keep.held_ttl_s, self.terms.govern(request.namespace.tenant).max_ttl_s)
         return Retention(klass=keep.held_klass, ttl_s=ttl_s, since=since, sliding=keep.sliding)
 
+    def _gather(self, hold: Hold, request: Request) -> None:
+        """Plan to bring the leased blocks together, where they lie in so many places that it pays."""
+        work = request.prompt - hold.ready + request.max_tokens
+        if compaction.worth(hold.table, self.threshold, work=work, longest_run=self.pool.longest_run):
+            hold.run = self.pool.take(len(hold.table))
+            hold.copies = compaction.copies(hold.table, hold.run)
+
     def _copy_tail(self, hold: Hold, *, alone: bool, now: float) -> None:
         """Go on with the best partial block, or plan its copy if a block is to be had for it."""
         tail, held = hold.lease.tail, hold.plan.held
@@ -206,8 +224,8 @@ class PrefixCache:
         if alone and held is not None and (block := self.tree.adopt(hold.lease, held, now)) is not None:
             hold.table.append([block])
             hold.ready += tail.tokens
-        elif target := self._take(1, hold.table.last, now=now):
-            hold.copy = TailCopy(tail.payload, target[0], tail.tokens)
+        elif target := self._take(1, hold.last, now=now):
+            hold.tail = Copy(tail.payload, target[0], tail.tokens)
             hold.table.append(target)
             hold.ready += tail.tokens
         else:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.hold import TailCopy
+from engine.hold import Copy
 from engine.messages import TokenLogprob
 from engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Project tokens [start, start + count) of one sequence, after copying what it starts from."""
+    """Project tokens [start, start + count) of one sequence, after the copies that it needs."""
 
     sequence: Sequence
     start: int
     count: int
-    copy: TailCopy | None = None
+    copies: tuple[Copy, ...] = ()
 
     @property
     def completes(self) -> bool:

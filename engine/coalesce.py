@@ -24,6 +24,7 @@ class Coalescing:
         """`storable` says whether what is published under a lease will be in the tree."""
         self._block, self._storable = block_tokens, storable
         self._shared: dict[str, dict[str, int]] = {}  # by who waits, then by whom it was compared with
+        self._heads: dict[str, bytes] = {}  # by who is here: its first block, without which nothing is shared
         self._since: dict[str, int] = {}  # by who waits: the tokens it could have read when it came
         self.saved_tokens = 0  # that were read and nobody had computed when who read them came
 
@@ -32,9 +33,10 @@ class Coalescing:
     ) -> dict[Sequence, Sequence]:
         """Return everyone who stands back, with its leader; `matched` looks how many tokens of a sequence are known."""
         leaders = [other for other in running if self._leads(other)]
+        heads = {self._heads[leader.request.id] for leader in leaders}
         found: dict[Sequence, Sequence] = {}
         for sequence in waiting if leaders else ():
-            if self._leader(sequence, 0, leaders) is None:  # most often: nothing in common, and no need to look
+            if self._heads[sequence.request.id] not in heads:  # most often: nothing in common, and no need to look
                 continue
             if (leader := self._leader(sequence, matched(sequence), leaders)) is not None:
                 found[sequence] = leader
@@ -42,6 +44,7 @@ class Coalescing:
 
     def came(self, sequence: Sequence, matched: int) -> None:
         """Hear of a new sequence, of which `matched` tokens are known."""
+        self._heads[sequence.request.id] = sequence.request.tokens[: self._block * TOKEN_BYTES]
         self._since[sequence.request.id] = matched
         self._shared.pop(sequence.request.id, None)
 
@@ -53,6 +56,7 @@ class Coalescing:
 
     def forget(self, request_id: str) -> None:
         """Hear that a sequence is gone."""
+        self._heads.pop(request_id, None)
         self._since.pop(request_id, None)
         self._shared.pop(request_id, None)
 

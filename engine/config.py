@@ -6,7 +6,10 @@ What depends on the machine (how many blocks fit) is measured later and becomes 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+AUTO: Final = "auto"
+KV_DTYPES: Final = (AUTO, "float32", "bfloat16", "float16", "fp8", "int8")  # what K and V may be stored in
 CPU_BLOCK_TOKENS = 16  # finer reuse against longer tables
 GPU_BLOCK_TOKENS = 256  # flash attention, as torch brings it, refuses pages that are no multiple of this
 
@@ -22,6 +25,7 @@ class EngineConfig:
 
     model: str  # the name clients see
     model_path: str  # local folder with config, safetensors and tokenizer
+    kv_cache_dtype: str = AUTO  # of KV_DTYPES: what K and V are stored in; auto: what the model computes in
     kv_bytes: int | None = None  # None: measured at start, see engine.memory
     gpu_memory_utilization: float = 0.92  # of a GPU's whole memory, weights included, when kv_bytes is not given
     max_model_len: int | None = None  # tokens, prompt and answer together; None: the model's own window
@@ -32,13 +36,20 @@ class EngineConfig:
     max_num_seqs: int = 16  # sequences that run at the same time
     max_waiting: int = 1024  # sequences that wait; one more is refused
     queue_timeout_s: float = 120.0  # a sequence that waits longer for its first room is told so
+    deterministic: bool = False  # greedy answers are the same to the bit in any batch
     threads: int | None = None  # of torch; None: one per core
+    torch_compile: bool = False  # see engine.compiled
+    cuda_graphs: bool = False  # see engine.graphs
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         for field in ("block_tokens", "step_tokens", "max_num_seqs", "max_waiting", "queue_timeout_s", "inter_token_s"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} must be above zero, not {getattr(self, field)}")
+        if self.kv_cache_dtype not in KV_DTYPES:
+            raise ValueError(f"kv_cache_dtype must be one of {', '.join(KV_DTYPES)}, not {self.kv_cache_dtype!r}")
+        if self.deterministic and self.torch_compile:
+            raise ValueError("deterministic and torch_compile exclude each other: compiled layers round as they like")
         if self.step_tokens < self.max_num_seqs:
             raise ValueError(f"step_tokens {self.step_tokens} < max_num_seqs {self.max_num_seqs}: decodes would starve")
         if not 0 < self.gpu_memory_utilization <= 1:

@@ -18,8 +18,8 @@ from prefix_store.retention import Kept, Retention
 
 
 @dataclass(frozen=True, slots=True)
-class TailCopy:
-    """Copy the first `tokens` tokens of block `source` into block `target` before the step writes anything."""
+class Copy:
+    """Copy `tokens` tokens from block `source` on to block `target` on, before the step writes anything."""
 
     source: BlockId
     target: BlockId
@@ -60,7 +60,19 @@ class KeepPlan:
 class Hold:
     """A lease on the tree and the blocks after it."""
 
-    __slots__ = ("absences", "copy", "lease", "namespace", "plan", "policy", "ready", "reserved", "table")
+    __slots__ = (
+        "absences",
+        "copies",
+        "lease",
+        "namespace",
+        "plan",
+        "policy",
+        "ready",
+        "reserved",
+        "run",
+        "table",
+        "tail",
+    )
 
     def __init__(self, namespace: Namespace, lease: Lease[BlockId], table: BlockTable, plan: KeepPlan) -> None:
         self.namespace = namespace
@@ -70,10 +82,22 @@ class Hold:
         self.policy = ""  # under which `reserved` is counted
         self.reserved = 0  # blocks set aside in the promise budget and not published yet
         self.absences: list[Absence] = []  # what became of the blocks that the lease did not find
-        self.copy: TailCopy | None = None  # to be done by the sequence's first step
+        self.tail: Copy | None = None  # of a partial block to go on from, by the sequence's first step
+        self.run: list[BlockId] = []  # where the leased blocks go once that step has copied them
+        self.copies: tuple[Copy, ...] = ()  # of the leased blocks into `run`
         self.ready = lease.tokens  # tokens reused
 
     @property
     def published(self) -> int:
         """Leading blocks that belong to the tree."""
         return self.lease.tokens // self.table.block_tokens
+
+    @property
+    def last(self) -> BlockId | None:
+        """The block behind which the next ones should lie."""
+        return self.run[-1] if self.run and len(self.run) == len(self.table) else self.table.last
+
+    @property
+    def pending(self) -> tuple[Copy, ...]:
+        """Copies that the sequence's first step makes."""
+        return self.copies if self.tail is None else (*self.copies, self.tail)

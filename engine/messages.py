@@ -182,8 +182,15 @@ class ModelCard(_Message, frozen=True, kw_only=True):
     blocks: int
     kv_bytes: int  # of the whole pool
     kv_bytes_per_token: int
-    dtype: str
+    dtype: str  # the model computes in
+    kv_dtype: str  # keys and values are stored in: of engine.config.KV_DTYPES, never auto
     device: str
+    deterministic: bool = False  # greedy answers are the same to the bit in any batch
+
+    @property
+    def kv_space(self) -> str:
+        """What tells caches apart: what K and V are stored in, and what they were computed in where that is another."""
+        return self.kv_dtype if self.kv_dtype == self.dtype else f"{self.kv_dtype} of {self.dtype}"
 
 
 class StartFailed(_Message, frozen=True, kw_only=True):
@@ -306,6 +313,7 @@ class EngineStats(_Message, frozen=True, kw_only=True):
     requests_cancelled_total: int = 0
     requests_failed_total: int = 0
     preemptions_total: int = 0
+    compacted_blocks_total: int = 0  # copied next to each other
     coalesced_tokens_total: int = 0  # read, and computed by nobody when who read them came
     blocks_evicted_total: int = 0
     blocks_expired_total: int = 0

@@ -2,43 +2,40 @@
 
 Owns the weights. The model is transformers' own code: only its attention function is ours, reached through
 `AttentionInterface`; batch and pool arrive as keyword arguments of the forward call, so there is no hidden state.
-What cannot be paged right is refused at load, by name (`engine.pageable`), or by the self-test.
+What cannot be paged right is refused at load, by name (`engine.loading`), or by the self-test.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
-from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
+from transformers import AttentionInterface, AttentionMaskInterface
 
 from engine.attention import Scoring, packed
 from engine.attention.dispatch import Attend
-from engine.attention.varlen import HALF
 from engine.batch import Batch
+from engine.config import AUTO
 from engine.errors import ModelRefused
-from engine.folder import refuse_broken, refuse_tokens
-from engine.fused import fuse
 from engine.kv_tensors import KVTensors
-from engine.pageable import layout_of, refuse_unpaged
+from engine.pageable import layout_of
+from engine.stored import stored_dtype
 
 PAGED = "keepwarm_paged"
-CPU = torch.device("cpu")
-_UNLOADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError)
 
 
 class PagedModel:
     """Weights, and one forward pass over a batch."""
 
-    def __init__(self, module: Any, *, weights: str, attend: Attend = packed.attend) -> None:
+    def __init__(
+        self, module: Any, *, weights: str, attend: Attend = packed.attend, kv_cache_dtype: str = AUTO
+    ) -> None:
         self.module = module  # a transformers causal LM; its library gives no usable types
         self.config = module.config.get_text_config()
         self.weights = weights  # content digest
-        self.layout = layout_of(self.config, module.dtype)
+        self.dtype: torch.dtype = module.dtype  # computed in
+        self.layout = layout_of(self.config, stored_dtype(kv_cache_dtype, self.dtype))
         self.device: torch.device = module.device
         self.attend = attend
 
@@ -68,99 +65,13 @@ class PagedModel:
         return logits
 
 
-def load(path: Path, *, attend: Attend = packed.attend, device: torch.device = CPU) -> PagedModel:
-    """Load a local folder. Raises ModelRefused when the layers cannot be paged."""
-    refuse_broken(path)
-    config = _config(path)
-    text = config.get_text_config()
-    refuse_tokens(path, text.vocab_size)
-    refuse_unpaged(text)
-    _refuse_quantised(config, device)
-    register()
-    try:
-        module, found = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=compute_dtype(config, device),
-            attn_implementation=PAGED,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, by name
-        )
-    except _UNLOADABLE as error:
-        raise ModelRefused(f"The weights in {path} cannot be loaded: {_first_line(error)}") from error
-    _refuse_strange(path, text.model_type, found)
-    if device.type != "cpu":  # where each product is a kernel to be launched
-        fuse(module)
-    return PagedModel(module.eval().to(device), weights=digest(path), attend=attend)
-
-
-def _config(path: Path) -> Any:
-    try:
-        return AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except _UNLOADABLE as error:
-        raise ModelRefused(f"{path / 'config.json'} cannot be used: {_first_line(error)}") from error
-
-
-def _refuse_quantised(config: Any, device: torch.device) -> None:
-    """Raise ModelRefused for weights in a dtype that a CPU lacks."""
-    quantised = getattr(config, "quantization_config", None)
-    if quantised is None or device.type != "cpu":
-        return
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else getattr(quantised, "quant_method", None)
-    raise ModelRefused(
-        f"{config.get_text_config().model_type} has quantised weights ({getattr(method, 'value', method)}), a dtype "
-        "that a CPU lacks: it computes in float32. Choose the model's unquantised weights, or a GPU with --device cuda."
-    )
-
-
-def _refuse_strange(path: Path, name: str, found: dict[str, Any]) -> None:
-    """Raise ModelRefused where weights are not those of the configuration: what lacks would be random."""
-    odd = sorted(found["mismatched_keys"])
-    if lacking := sorted(set(found["missing_keys"]) - {one[0] for one in odd}):
-        raise ModelRefused(
-            f"The weights in {path} lack {len(lacking)} of those that {name} has, such as {lacking[0]}: they are not "
-            "whole, or belong to another config.json. Put the files of one model together."
-        )
-    if odd:
-        tensor, held, wanted = odd[0]
-        raise ModelRefused(
-            f"The weights in {path} have {tensor} as {list(held)}, and config.json wants {list(wanted)}: they belong "
-            "to another config.json. Put the files of one model together."
-        )
-
-
-def _first_line(error: Exception) -> str:
-    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
-
-
-def compute_dtype(config: Any, device: torch.device) -> torch.dtype:
-    """Return what a model is computed in: float32 on a CPU; on a GPU the configuration's own, where that is half."""
-    if device.type == "cpu":
-        return torch.float32
-    own: torch.dtype | None = getattr(config.get_text_config(), "dtype", None)
-    return own if own in HALF else torch.bfloat16
-
-
 def register() -> None:
     """Make the paged attention known to transformers under the name `PAGED`."""
-    AttentionInterface.register(PAGED, _paged_attention)
+    AttentionInterface.register(PAGED, paged_attention)
     AttentionMaskInterface.register(PAGED, _window_alone)
 
 
-def digest(path: Path) -> str:
-    """Return one digest over the names and contents of the weight files and the configuration."""
-    total = xxhash.xxh3_128()
-    files = sorted([*path.glob("*.safetensors"), path / "config.json"])
-    for file in files:
-        content = xxhash.xxh3_128()
-        with file.open("rb") as stream:
-            while part := stream.read(1 << 24):
-                content.update(part)
-        total.update(file.name.encode() + b"\0" + content.digest())
-    return total.hexdigest()
-
-
-def _paged_attention(
+def paged_attention(
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -190,7 +101,8 @@ def _paged_attention(
             f"{type(module).__name__} has in layer {module.layer_idx} keys of {list(key.shape[1:])} and values of "
             f"{list(value.shape[1:])} a token, where all must be {list(paged_kv.rows[0][0].shape[1:])}: not paged."
         )
-    keys, values = paged_kv.write(module.layer_idx, paged_batch.slots, key, value)
+    key, value = paged_kv.write(module.layer_idx, paged_batch.slots, key, value)
+    keys, values = paged_kv.read(module.layer_idx, query.dtype)
     scoring = Scoring(scaling=scaling, window=attention_mask, softcap=softcap, sinks=s_aux)
     output = paged_attend(query.contiguous(), key, value, keys, values, paged_batch, scoring)
     return output[None], None

@@ -1,12 +1,14 @@
 """How many prompt tokens go into a step beside answers that are being written. Pure: durations are told.
 
 Owns what a prompt token costs, as measured. Rule: an answer waits for one chunk at most between two of its tokens, and
-the chunk is as large as keeps that wait near `target_s`; where nobody waits, a step is as large as it may be.
+the chunk is as large as keeps that wait near `target_s`, or near `STRETCH` decodes where the machine is too slow for
+both; where nobody waits, a step is as large as it may be.
 """
 
 from __future__ import annotations
 
 LEAST_TOKENS = 32  # smaller chunks waste more on reading the weights than they give back
+STRETCH = 3.0  # times a decode alone: a prompt gets two thirds of a step at least, however long a decode takes
 WEIGHT = 0.25  # of the newest measurement
 
 
@@ -23,7 +25,7 @@ class Pace:
         """Return how many prompt tokens the next step takes at most; `answering`: somebody waits for a token."""
         if not answering or self._token_s is None:
             return self._most
-        left_s = self._target_s - self._decode_s
+        left_s = max(self._target_s, STRETCH * self._decode_s) - self._decode_s
         return max(LEAST_TOKENS, min(self._most, int(left_s / self._token_s)))
 
     def measured(self, prompt_tokens: int, seconds: float) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine import batch, logprobs, sampler
 from engine.chunk import Chunk, Outcome
+from engine.graphs import DecodeGraphs
 from engine.kv_tensors import KVTensors
 from engine.messages import TokenLogprob
 from engine.model import PagedModel
@@ -22,9 +23,11 @@ from engine.sampler import Draw
 class Runner:
     """One model and its pool of keys and values."""
 
-    def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int) -> None:
+    def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int, spare: int = 0) -> None:
+        """Take memory for `blocks`, and for `spare` ones behind them that no sequence is given."""
         self.model = model
-        self.kv = KVTensors(model.layout, blocks=blocks, block_tokens=block_tokens, device=model.device)
+        self.kv = KVTensors(model.layout, blocks=blocks + spare, block_tokens=block_tokens, device=model.device)
+        self.graphs: DecodeGraphs | None = None
 
     def run(self, chunks: Sequence[Chunk]) -> list[Outcome]:
         """Compute one step. Return what came of each chunk, in order."""
@@ -47,7 +50,10 @@ class Runner:
 
     def logits(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute the chunks; return float32 logits [rows, vocab]: of scored positions first, then of what samples."""
-        return self.model.forward(batch.build(chunks, self.model.device), self.kv).cpu()  # where tokens are drawn
+        step = batch.build(chunks, self.model.device)
+        replayed = self.graphs.replay(step) if self.graphs is not None and self.graphs.takes(chunks) else None
+        logits = self.model.forward(step, self.kv) if replayed is None else replayed
+        return logits.cpu()  # where tokens are drawn
 
 
 def _draw(chunk: Chunk) -> Draw:

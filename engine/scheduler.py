@@ -1,6 +1,6 @@
 """Who runs in the next step. Knows no torch: it decides, the runner computes.
 
-Owns the queue, the running sequences and their phases. Rules:
+Owns the line, the running sequences and their phases. Rules:
 - decodes go first, one token each; prefills get a chunk beside them that keeps the answers' pace, in `order`'s order;
 - a sequence that needs what another is computing stands back for it;
 - the sequence admitted first can always go on: when blocks run out, the youngest one is preempted, so there is no
@@ -10,21 +10,19 @@ Owns the queue, the running sequences and their phases. Rules:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine import order
-from engine.block_pool import BlockId
 from engine.cache import PrefixCache
 from engine.chunk import Chunk, Outcome
-from engine.coalesce import Coalescing
+from engine.counters import Counters
 from engine.errors import RequestRefused
 from engine.facts import refused
+from engine.line import Before, Line
 from engine.messages import Delta, FinishReason, Prefilled, Refused
 from engine.pace import Pace
 from engine.sequence import Matcher, Phase, Sequence
-from prefix_store.leases import Match
 
 SCORED_ROWS = 256  # of prompt log-probabilities in one step: each needs a row of logits as wide as the vocabulary
 
@@ -46,23 +44,6 @@ class _Budget:
         self.scored -= len(chunk.scored)
 
 
-@dataclass(slots=True)
-class Counters:
-    """What happened since the start; only the scheduler writes them."""
-
-    prompt: int = 0
-    read: int = 0
-    write: int = 0
-    generated: int = 0
-    projected: int = 0
-    finished: int = 0
-    finished_by: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0})
-    cancelled: int = 0
-    failed: int = 0
-    preempted: int = 0
-    steps: int = 0
-
-
 class Scheduler:
     """Continuous batching over one cache."""
 
@@ -78,19 +59,15 @@ class Scheduler:
     ) -> None:
         self.cache = cache
         self.pace = Pace(inter_token_s, step_tokens)
-        self.coalescing = Coalescing(cache.block_tokens, cache.tree.storable)
+        self.line = Line(cache, max_model_len=max_model_len)
         self._planned: tuple[float, int] | None = None  # when the step under way began, its prompt tokens
         self.queue_timeout_s = queue_timeout_s
         self.step_tokens = step_tokens
         self.scored_rows = SCORED_ROWS
         self.max_num_seqs = max_num_seqs
-        self.max_model_len = max_model_len  # a table never grows past it: the last tokens are never projected
         self.counters = Counters()
-        self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # in the order of admission, oldest first
         self._by_id: dict[str, Sequence] = {}
-        self._turns = 0
-        self._served: dict[str, int] = {}  # each tenant's last turn, while it has requests here
 
     def __contains__(self, request_id: str) -> bool:
         """Whether a request of that id waits or runs."""
@@ -99,7 +76,7 @@ class Scheduler:
     @property
     def waiting(self) -> int:
         """Sequences in the queue."""
-        return len(self._waiting)
+        return len(self.line)
 
     @property
     def running(self) -> int:
@@ -109,13 +86,12 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything: not while all that is there waits for its grammar."""
-        return bool(self._running) or any(sequence.ready for sequence in self._waiting)
+        return bool(self._running) or any(sequence.ready for sequence in self.line)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
         self._by_id[sequence.request.id] = sequence
-        self._waiting.append(sequence)
-        self.coalescing.came(sequence, self._peek(sequence, now=sequence.submitted).readable)
+        self.line.join(sequence)
 
     def confine(self, request_id: str, matcher: Matcher) -> None:
         """Let a waiting sequence go on, now that its grammar is compiled."""
@@ -141,7 +117,7 @@ class Scheduler:
         """End the sequences that have waited too long for their first room. A preempted one was let in and stays."""
         late = [
             sequence
-            for sequence in self._waiting
+            for sequence in self.line
             if sequence.admitted is None and now - sequence.submitted >= self.queue_timeout_s
         ]
         self.fail(late, now=now)
@@ -152,6 +128,7 @@ class Scheduler:
         chunks: list[Chunk] = []
         budget = _Budget(self.step_tokens, self.scored_rows)
         preempted = self.counters.preempted
+        self.line.afresh()
 
         def compute(sequence: Sequence) -> None:
             if chunk := self._chunk(sequence, budget, now=now):
@@ -164,7 +141,7 @@ class Scheduler:
         budget.tokens = min(budget.tokens, self.pace.limit(answering=bool(chunks)))
         for sequence, weight in self._prefills(now=now):
             while budget.tokens and self.counters.preempted == preempted and sequence.hold is not None:
-                if (short := self._admit(now=now, before=(sequence, weight, budget.tokens))) is None:
+                if (short := self._admit(now=now, before=Before(sequence, weight, budget.tokens))) is None:
                     break
                 compute(short)
             compute(sequence)
@@ -193,11 +170,9 @@ class Scheduler:
     def check(self) -> None:
         """Raise if queue, running list and index disagree, or cache and holds do."""
         self.cache.check()
-        assert {*self._waiting, *self._running} == set(self._by_id.values()), "a sequence is lost"
-        assert len(self._waiting) + len(self._running) == len(self._by_id), "a sequence stands twice"
-        assert all(s.phase is Phase.WAITING and s.hold is None for s in self._waiting), (
-            "a waiting sequence holds blocks"
-        )
+        assert {*self.line, *self._running} == set(self._by_id.values()), "a sequence is lost"
+        assert len(self.line) + len(self._running) == len(self._by_id), "a sequence stands twice"
+        assert all(s.phase is Phase.WAITING and s.hold is None for s in self.line), "a waiting sequence holds blocks"
         for sequence in self._running:
             assert sequence.hold is not None, "a running sequence holds nothing"
             assert sequence.hold.table.tokens >= sequence.computed, "K/V reach past the blocks"
@@ -207,73 +182,16 @@ class Scheduler:
         """Return the running prefills in the order in which they are computed, each with its priority or a lent one."""
         prefills = [sequence for sequence in self._running if sequence.phase is Phase.PREFILL]
         weights = {one: one.request.keep.priority for one in prefills}
-        for sequence, leader in self._back(now=now).items():
+        for sequence, leader in self.line.back(self._running, now=now).items():
             weights[leader] = max(weights[leader], sequence.request.keep.priority)
         return [(one, weights[one]) for one in order.prefills(weights, now=now)]
 
-    def _back(self, *, now: float) -> dict[Sequence, Sequence]:
-        """Return who stands back for whom."""
-        return self.coalescing.following(
-            self._waiting, self._running, lambda sequence: self._peek(sequence, now=now).tokens
-        )
-
-    def _admit(self, *, now: float, before: tuple[Sequence, int, int] | None = None) -> Sequence | None:
-        """Start the next waiting sequence if it fits beside the running ones.
-
-        `before` names a running prefill, its priority and the tokens left of the step: then only who overtakes it.
-        """
-        if self.running >= self.max_num_seqs:
-            return None
-        back = self._back(now=now)
-        free = (one for one in self._waiting if one not in back)
-        matches = {one: self._peek(one, now=now) for one in order.candidates(free, self._running, now=now)}
-        work = {one: one.length - match.readable for one, match in matches.items()}
-        for sequence in order.ranked(matches, self._running, work.__getitem__, self._served, now=now):
-            if self._running and not self._fits(sequence, matches[sequence]):
-                return None  # who is first in line keeps the room that becomes free
-            if before is not None:
-                running, weight, left = before
-                if work[sequence] > left or not order.overtakes(sequence, work[sequence], running, weight, now=now):
-                    return None
-            tails = [match.tail.node for one, match in matches.items() if one is not sequence and match.tail]
-            tail = matches[sequence].tail
-            return self._start(sequence, alone=tail is None or tail.node not in tails, now=now)
-        return None
-
-    def _start(self, sequence: Sequence, *, alone: bool, now: float) -> Sequence:
-        """Admit it; `alone`: nobody else in line reads the partial block that it goes on from."""
-        self._waiting.remove(sequence)
-        admitted = now if sequence.admitted is None else sequence.admitted
-        hold = self.cache.admit(sequence.request, sequence.readable, since=admitted, now=now, alone=alone)
-        sequence.start(hold, now=now)
-        self.coalescing.admitted(sequence, hold.ready)
-        self._running.append(sequence)
-        self._take_turn(sequence.request.namespace.tenant)
-        return sequence
-
-    def _take_turn(self, tenant: str) -> None:
-        self._turns += 1
-        self._served[tenant] = self._turns
-        if len(self._served) > 2 * len(self._by_id) + 1:  # those that have left are forgotten
-            here = {sequence.request.namespace.tenant for sequence in self._by_id.values()}
-            self._served = {tenant: turn for tenant, turn in self._served.items() if tenant in here}
-
-    def _peek(self, sequence: Sequence, *, now: float) -> Match[BlockId]:
-        """Look how far a sequence is known. Renews nothing."""
-        return self.cache.tree.peek(sequence.request.namespace, sequence.readable, now)
-
-    def _fits(self, sequence: Sequence, match: Match[BlockId]) -> bool:
-        """Whether its whole prompt fits beside what running prefills still need."""
-        promised = sum(
-            max(0, self._blocks(running.length + 1) - len(running.hold.table))
-            for running in self._running
-            if running.phase is Phase.PREFILL and running.hold is not None
-        )
-        fresh = self._blocks(sequence.length + 1) - len(match.payload)
-        return promised + fresh <= self.cache.obtainable - match.idle  # what it reuses cannot be evicted for it
-
-    def _blocks(self, tokens: int) -> int:
-        return -(-min(tokens, self.max_model_len) // self.cache.block_tokens)
+    def _admit(self, *, now: float, before: Before | None = None) -> Sequence | None:
+        """Run the next of the line, if it may come in."""
+        admitted = self.line.admit(self._running, now=now, before=before) if self.running < self.max_num_seqs else None
+        if admitted is not None:
+            self._running.append(admitted)
+        return admitted
 
     def _chunk(self, sequence: Sequence, budget: _Budget, *, now: float) -> Chunk | None:
         """Make room for the next tokens of a sequence, preempting younger ones where it must."""
@@ -289,14 +207,14 @@ class Scheduler:
                 return None
             else:
                 raise AssertionError(f"{sequence.request.id} does not fit an empty pool: it should have been refused")
-        return Chunk(sequence, sequence.computed, fits - sequence.computed, sequence.hold.copy)
+        return Chunk(sequence, sequence.computed, fits - sequence.computed, sequence.hold.pending)
 
     def _preempt(self, sequence: Sequence, *, now: float) -> None:
         assert sequence.hold is not None
         self._running.remove(sequence)
         self.cache.release(sequence.hold, sequence.tokens, sequence.computed, now=now)
         sequence.preempt()
-        self._waiting.appendleft(sequence)
+        self.line.rejoin(sequence)
         self.counters.preempted += 1
 
     def _advance(self, chunk: Chunk, outcome: Outcome, *, now: float) -> None:
@@ -354,11 +272,11 @@ class Scheduler:
 
     def _end(self, sequence: Sequence, phase: Phase, *, now: float) -> None:
         if sequence.phase is Phase.WAITING:
-            self._waiting.remove(sequence)
+            self.line.leave(sequence)
         else:
             self._running.remove(sequence)
         sequence.move(phase)
-        self.coalescing.forget(sequence.request.id)
+        self.line.forget(sequence)
         del self._by_id[sequence.request.id]
         if sequence.hold is not None:
             self.cache.release(sequence.hold, sequence.tokens, sequence.computed, now=now)

@@ -20,16 +20,20 @@ import zmq
 
 from engine import messages
 from engine.attention.dispatch import attention_for, usable
+from engine.attention.varlen import Varlen
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import ModelRefused
 from engine.grammar import Compiler
+from engine.graphs import DecodeGraphs
 from engine.kv_tensors import Room, plan_blocks
+from engine.loading import load
 from engine.memory import free_bytes, room_of
 from engine.messages import ModelCard, StartFailed
-from engine.model import PagedModel, load
+from engine.model import PagedModel
 from engine.runner import Runner
 from engine.self_test import SMALL_BLOCK, self_test
+from engine.steady_test import steady_test
 
 IDLE_POLL_MS = 250  # how often an idle engine frees what has expired
 COMPILING_POLL_MS = 5  # how often an otherwise idle engine looks whether a grammar is compiled
@@ -41,12 +45,33 @@ def build_core(config: EngineConfig) -> EngineCore:
     """Load, test and size everything. Raises ModelRefused with what to do."""
     torch.set_num_threads(config.threads or os.cpu_count() or 1)
     device = usable(config.device)
-    attend = attention_for(device, config.block_tokens)
+    attend = attention_for(device, config.block_tokens, deterministic=config.deterministic)
     free_before = free_bytes(device)
-    model = load(Path(config.model_path), attend=attend, device=device)
+    model = load(
+        Path(config.model_path),
+        attend=attend,
+        device=device,
+        kv_cache_dtype=config.kv_cache_dtype,
+        deterministic=config.deterministic,
+    )
     self_test(model, block_tokens=SMALL_BLOCK if device.type == "cpu" else config.block_tokens)
+    if config.deterministic:
+        steady_test(model)
+    if config.torch_compile:
+        from engine.compiled import compile_layers  # noqa: PLC0415 - a second of imports that few want
+
+        compile_layers(model)
     card = card_of(model, config, room_of(model, config, free_before=free_before))
-    runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens)
+    runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens, spare=int(config.cuda_graphs))
+    if config.cuda_graphs and isinstance(attend, Varlen):
+        runner.graphs = DecodeGraphs.record(
+            model,
+            runner.kv,
+            attend,
+            spare=card.blocks,
+            most_sequences=config.max_num_seqs,
+            most_tokens=card.max_model_len,
+        )
     grammars = Compiler(Path(config.model_path), vocab_size=card.vocab_size, eos_ids=card.eos_ids)
     return EngineCore(config, card, runner, time.monotonic, grammars=grammars)
 
@@ -74,8 +99,10 @@ def card_of(model: PagedModel, config: EngineConfig, room: Room) -> ModelCard:
         blocks=blocks,
         kv_bytes=blocks * config.block_tokens * model.layout.bytes_per_token,
         kv_bytes_per_token=model.layout.bytes_per_token,
-        dtype=str(model.layout.dtype).removeprefix("torch."),
+        dtype=str(model.dtype).removeprefix("torch."),
+        kv_dtype=model.layout.name,
         device=str(model.device),
+        deterministic=config.deterministic,
     )
 
 

@@ -17,6 +17,7 @@ import structlog
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperCommand
 
 from gateway.advice.cli import advise
 from gateway.config import SETTINGS, Settings, cache_dir
@@ -58,7 +59,19 @@ Given = str | None
 log = structlog.get_logger("gateway")
 
 
-@app.command()
+class _Bare(TyperCommand):
+    """A command whose `--deterministic` may stand alone, and then means on."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give the bare option its value, then parse as always."""
+        flag = SETTINGS["deterministic"].flag
+        pairs = zip(args, [*args[1:], "-"], strict=True)
+        return super().parse_args(
+            ctx, [f"{flag}=on" if one == flag and after[:1] == "-" else one for one, after in pairs]
+        )
+
+
+@app.command(cls=_Bare)
 def serve(
     host: Annotated[Given, _option("host")] = None,
     port: Annotated[Given, _option("port")] = None,
@@ -69,8 +82,10 @@ def serve(
     model: Annotated[Given, _option("model")] = None,
     device: Annotated[Given, _option("device")] = None,
     devices: Annotated[Given, _option("devices")] = None,
+    deterministic: Annotated[Given, _option("deterministic")] = None,
     ttl: Annotated[Given, _option("ttl")] = None,
     kv_bytes: Annotated[Given, _option("kv_bytes")] = None,
+    kv_cache_dtype: Annotated[Given, _option("kv_cache_dtype")] = None,
     gpu_memory_utilization: Annotated[Given, _option("gpu_memory_utilization")] = None,
     block_size: Annotated[Given, _option("block_size")] = None,
     max_model_len: Annotated[Given, _option("max_model_len")] = None,
@@ -79,6 +94,8 @@ def serve(
     queue_timeout: Annotated[Given, _option("queue_timeout")] = None,
     step_tokens: Annotated[Given, _option("step_tokens")] = None,
     inter_token: Annotated[Given, _option("inter_token")] = None,
+    cuda_graphs: Annotated[Given, _option("cuda_graphs")] = None,
+    torch_compile: Annotated[Given, _option("torch_compile")] = None,
     max_body: Annotated[Given, _option("max_body")] = None,
     text_memory: Annotated[Given, _option("text_memory")] = None,
     stream_ping: Annotated[Given, _option("stream_ping")] = None,
@@ -245,12 +262,16 @@ def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
     config = EngineConfig(
         model=name,
         model_path=str(folder),
+        deterministic=settings.deterministic,
         block_tokens=settings.block_size or device_block_tokens(devices[0]),
         kv_bytes=settings.kv_bytes,
+        kv_cache_dtype=settings.kv_cache_dtype,
         gpu_memory_utilization=settings.gpu_memory_utilization,
         max_model_len=settings.max_model_len,
         step_tokens=settings.step_tokens,
         inter_token_s=settings.inter_token,
+        torch_compile=settings.torch_compile,
+        cuda_graphs=settings.cuda_graphs and devices[0].startswith("cuda"),
         max_num_seqs=settings.max_num_seqs,
         max_waiting=settings.max_waiting,
         queue_timeout_s=settings.queue_timeout,

@@ -22,6 +22,7 @@ from gateway.config_values import (
     parse_device,
     parse_devices,
     parse_interval,
+    parse_kv_dtype,
     parse_names,
     parse_origins,
     parse_port,
@@ -71,10 +72,20 @@ class Settings:
         parse_devices,
         "One engine on each of several devices, such as cuda:0,cuda:1, in place of --device.",
     )
+    deterministic: bool = _setting(
+        "off",
+        parse_switch,
+        "Whether greedy answers are the same to the bit alone, in any batch, cold and warm: on or off; on a CPU.",
+    )
     ttl: float | None = _setting(
         None, parse_duration, "How long an unmarked prefix stays warm after its last use; sets the policy default."
     )
     kv_bytes: int | None = _setting(None, parse_size, "Memory for keys and values, e.g. 4GiB; measured when not given.")
+    kv_cache_dtype: str = _setting(
+        "auto",
+        parse_kv_dtype,
+        "What keys and values are stored in: auto (as the model computes), float32, bfloat16, float16, fp8 or int8.",
+    )
     gpu_memory_utilization: float = _setting(
         "0.92",
         parse_share,
@@ -96,6 +107,12 @@ class Settings:
         "200ms",
         parse_duration,
         "Time between two tokens of an answer to aim at: a step takes no more prompt tokens beside it than it allows.",
+    )
+    cuda_graphs: bool = _setting(
+        "on", parse_switch, "Whether decode steps on a GPU are recorded at start and replayed: on or off."
+    )
+    torch_compile: bool = _setting(
+        "off", parse_switch, "Whether the model's layers are compiled at start; takes a C++ compiler and a minute."
     )
     max_body: int = _setting("32MiB", parse_size, "Largest request body; a larger one is refused with 413.")
     text_memory: int = _setting(
@@ -171,6 +188,10 @@ class Settings:
             raise ConfigError(
                 f"--workers {self.workers}: one engine process belongs to one gateway process; leave --workers at 1, "
                 "or run gateways with --no-engine and several workers in front of several `keepwarm serve`"
+            )
+        if self.deterministic and self.device != "cpu":
+            raise ConfigError(
+                f"--deterministic computes on a CPU, and --device is {self.device}: leave one of them out"
             )
         if self.step_tokens < self.max_num_seqs:
             raise ConfigError(f"--step-tokens {self.step_tokens} is below --max-num-seqs {self.max_num_seqs}")

@@ -9,6 +9,7 @@ import re
 from typing import Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
+from engine.config import KV_DTYPES
 from gateway.tools.choose import SETTINGS as TOOL_FORMATS
 from prefix_store.classes import NAME_LENGTH, is_name
 from prefix_store.redis_settings import RedisSettings
@@ -81,6 +82,13 @@ def parse_devices(text: str) -> tuple[str, ...]:
         if device != "cpu" and device in devices[:place]:
             raise ValueError(f"{device!r} stands twice")
     return devices
+
+
+def parse_kv_dtype(text: str) -> str:
+    """Take the name of what keys and values can be stored in; whether the device can, the engine says."""
+    if text.strip().lower() not in KV_DTYPES:
+        raise ValueError(f"expected one of {', '.join(KV_DTYPES)}, not {text!r}")
+    return text.strip().lower()
 
 
 def parse_redis(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Protocol
 import msgspec
 from msgspec import Meta
 
-from prefix_store.residency import LINK_BYTES
+from prefix_store.residency_node import LINK_BYTES
 
 BATCH_BYTES: Final = 64 << 10
 WAITING_BYTES: Final = 1 << 20

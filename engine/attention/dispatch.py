@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from engine.attention import Scoring, packed
+from engine.attention.fixed import Fixed
 from engine.attention.varlen import Varlen
 from engine.batch import Batch
 from engine.config import device_block_tokens
 from engine.errors import ModelRefused
+from engine.stored import NAMES, Slots, stored_dtype
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Batch, Scoring], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Slots, Slots, Batch, Scoring], Tensor]
 LEAST_CAPABILITY = (8, 0)  # of a GPU that has flash attention
 
 
@@ -27,14 +29,27 @@ def usable(name: str) -> torch.device:
     return device
 
 
+def refuse_unread(name: str, computed: torch.dtype, device: torch.device) -> None:
+    """Raise ModelRefused when attention on a device does not read K and V that are stored so."""
+    if device.type != "cpu" and stored_dtype(name, computed) != computed:
+        raise ModelRefused(
+            f"--kv-cache-dtype {name}: attention on {device} reads keys and values only as the model computes. "
+            f"Use auto or {NAMES[computed]}, or --device cpu."
+        )
+
+
 def attention_for(
     device: torch.device,
     block_tokens: int,
     capability: Callable[[torch.device], tuple[int, int]] = torch.cuda.get_device_capability,
+    *,
+    deterministic: bool = False,
 ) -> Attend:
     """Return the attention of a device over blocks of that size."""
     if device.type == "cpu":
-        return packed.attend
+        return Fixed() if deterministic else packed.attend
+    if deterministic:
+        raise ModelRefused(f"--deterministic computes on a CPU, and --device is {device}. Leave one of them out.")
     if device.type != "cuda":
         raise ModelRefused(f"--device {device}: there is no attention for {device.type}. Use cpu or cuda.")
     if capability(device) < LEAST_CAPABILITY:

@@ -4,7 +4,7 @@ One call for all sequences, and one more where some share a beginning, merged by
 way. A window is the kernel's own, and then nothing is shared: each row reads so little that there is little to save.
 What the kernel lacks (`lacking`) goes to the plain reference, which is slow and right on any device.
 
-Owns the tables of the latest batch, which all layers use.
+Owns the tables of the latest batch, which all layers use, and those that it is told to keep.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from engine.attention import Scoring, reference
 from engine.attention.packed import merge
 from engine.attention.tables import Call, Tables, plan
 from engine.batch import Batch
+from engine.stored import Slots, Stored
 
 HALF = frozenset({torch.float16, torch.bfloat16})  # what the kernel computes in
 MOST_HEAD_DIM, HEAD_DIM_STEP = 256, 8
@@ -39,12 +40,15 @@ class Varlen:
         self._dtypes = dtypes
         self._batch: Batch | None = None
         self._tables: dict[bool, Tables] = {}  # of that batch, by whether it shares
+        self._kept: dict[int, Tables] = {}  # of batches that are used again and again
+        self.fallbacks = 0  # calls that the reference computed
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, batch: Batch, scoring: Scoring
+        self, query: Tensor, key: Tensor, value: Tensor, keys: Slots, values: Slots, batch: Batch, scoring: Scoring
     ) -> Tensor:
         """See `engine.attention` for the shapes."""
-        if self.lacking(query, keys, scoring):
+        if isinstance(keys, Stored) or isinstance(values, Stored) or self.lacking(query, keys, scoring):
+            self.fallbacks += 1
             return reference.attend(query, key, value, keys, values, batch, scoring)
         pool = (self._paged(keys), self._paged(values))
         tables = self._tables_of(batch, sharing=True)
@@ -57,7 +61,11 @@ class Varlen:
             parts += self._shared(query, pool, tables, scoring)
         return merge(parts, scoring.sinks).to(query.dtype)
 
-    def lacking(self, query: Tensor, keys: Tensor, scoring: Scoring) -> str | None:
+    def keep(self, batch: Batch, tables: Tables) -> None:
+        """Take these tables for that very batch from now on, whatever it says of its rows; it must live on."""
+        self._kept[id(batch)] = tables
+
+    def lacking(self, query: Tensor, keys: Slots, scoring: Scoring) -> str | None:
         """Return what the kernel lacks for such a call, or None."""
         if scoring.softcap is not None:
             return "a soft-cap of scores"
@@ -69,6 +77,8 @@ class Varlen:
 
     def _tables_of(self, batch: Batch, *, sharing: bool) -> Tables:
         """Return the batch's tables, worked out once for all layers."""
+        if (kept := self._kept.get(id(batch))) is not None:
+            return kept
         if batch is not self._batch:
             self._batch, self._tables = batch, {}
         tables = self._tables.get(sharing)

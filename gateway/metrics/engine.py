@@ -37,6 +37,7 @@ COUNTERS: Final = {
     "requests_cancelled": "Requests whose client left.",
     "requests_failed": "Requests that failed.",
     "preemptions": "Sequences stopped to make room and computed again.",
+    "compacted_blocks": "Blocks that were copied next to each other, because their prefix lay in many pieces.",
     "coalesced_tokens": "Prompt tokens that a request read and that nobody had computed when it came.",
     "blocks_evicted": "Cached blocks given up under pressure.",
     "blocks_expired": "Cached blocks given up at their deadline.",

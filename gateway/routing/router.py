@@ -24,7 +24,8 @@ import xxhash
 
 from gateway.routing.loads import Loads
 from gateway.routing.wanted import Wanted
-from prefix_store.residency import LINK_BYTES, NOTHING, Held, Residency
+from prefix_store.residency import Residency
+from prefix_store.residency_node import LINK_BYTES, NOTHING, Held
 
 Policy = Literal["prefix", "least_load", "round_robin", "session"]
 Why = Literal["prefix", "load", "chance", "turn", "session"]

@@ -18,7 +18,8 @@ import xxhash
 
 from gateway.routing.router import Choice, Policy, Router
 from gateway.routing.wanted import Wanted
-from prefix_store.residency import NOTHING, Residency
+from prefix_store.residency import Residency
+from prefix_store.residency_node import NOTHING
 
 _WORD = (1 << 64) - 1
 _GRID = 1 << 20

@@ -61,7 +61,7 @@ def test_the_floor_is_every_linear_layer_once(tmp_path) -> None:
     from torch import nn
 
     from benchmarks.timed import Floor
-    from engine.model import load
+    from engine.loading import load
 
     module = load(save_tiny_model(tmp_path)).module
     seen: list[tuple[int, ...]] = []

@@ -37,7 +37,7 @@ def varlen_attn(
     assert {part.dtype for part in (cu_seq_q, cu_seq_k, seqused_k, block_table)} == {torch.int32}
     assert cu_seq_q.diff().max() == max_q
     assert int(cu_seq_q[-1]) == len(query)
-    assert seqused_k.max() == max_k
+    assert seqused_k.max() <= max_k
     assert cu_seq_k.diff().tolist() == seqused_k.tolist()
     group = query.shape[1] // key.shape[2]
     output = torch.empty_like(query)

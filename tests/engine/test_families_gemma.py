@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from engine.model import PAGED, load
+from engine.loading import load
+from engine.model import PAGED
 from engine.self_test import self_test
 from engine.weights import resolve_in_subprocess
 from gateway.config import cache_dir, read_settings

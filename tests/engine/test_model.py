@@ -10,7 +10,8 @@ import transformers as hf
 from transformers import LlamaConfig
 
 from engine.errors import ModelRefused
-from engine.model import PAGED, PagedModel, digest, load, register
+from engine.loading import digest, load
+from engine.model import PAGED, PagedModel, register
 from engine.pageable import layout_of, refuse_unpaged
 from engine.self_test import self_test
 from tests.engine.workbench import tiny_module

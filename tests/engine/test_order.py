@@ -52,6 +52,24 @@ def test_nobody_waits_for_ever() -> None:
     assert ends(bench, [busy, cold, suffix]) == [busy, cold, suffix]
 
 
+@pytest.mark.parametrize("tenants", [["cold"], ["one"], ["one", "two", "three"], ["cold", "one"]])
+def test_a_cold_prompt_is_not_starved_by_cached_ones(tenants: list[str]) -> None:
+    """With one place and a cached request more at every step, a cold one has its turn once it has waited its time."""
+    bench = one_by_one()
+    for tenant in tenants:
+        bench.ask([7] * 24, max_tokens=1, tenant=tenant)
+    bench.submit([5] * 8, max_tokens=2, tenant=tenants[0])
+    bench.step()
+    cold = bench.submit([9] * 60, max_tokens=1, tenant="cold")
+    steps = 0
+    while not bench.answers[cold].tokens:
+        bench.submit([7] * 24, max_tokens=1, tenant=tenants[steps % len(tenants)])
+        bench.step()
+        bench.clock.tick(0.25)
+        steps += 1
+    assert AGED_S / 0.25 < steps <= AGED_S / 0.25 + 8 + len(tenants)  # the prompt itself takes eight steps
+
+
 def test_a_higher_priority_goes_first() -> None:
     """The operator's word counts before the length."""
     bench = one_by_one()
@@ -95,10 +113,10 @@ def test_no_crowd_hides_who_came_last() -> None:
 
 @pytest.mark.parametrize(
     ("decode_s", "prefill_s", "limit"),
-    [(0.05, 0.25, 750), (0.05, 1.05, 150), (0.05, 10.0, LEAST_TOKENS), (0.0, 0.1, 1000)],
+    [(0.05, 0.25, 750), (0.05, 1.05, 150), (0.05, 10.0, LEAST_TOKENS), (0.0, 0.1, 1000), (0.15, 1.15, 300)],
 )
 def test_a_chunk_keeps_the_pace(decode_s: float, prefill_s: float, limit: int) -> None:
-    """A chunk is what fits between a decode and the target, within its bounds."""
+    """A chunk is what fits between a decode and the target, or three decodes where they are more, within its bounds."""
     pace = Pace(0.2, 1000)
     for _ in range(100):
         pace.measured(0, decode_s)

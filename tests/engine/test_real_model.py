@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from engine.client import EngineClient
 from engine.config import EngineConfig
+from engine.loading import load
 from engine.messages import ModelCard, Submit
-from engine.model import load
 from engine.weights import resolve_in_subprocess
 from gateway.config import cache_dir, read_settings
 from gateway.demo.handbook import HANDBOOK

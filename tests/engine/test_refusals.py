@@ -15,8 +15,8 @@ from engine.config import EngineConfig
 from engine.errors import ModelRefused
 from engine.folder import refuse_broken
 from engine.kv_tensors import KVLayout, Room, plan_blocks
+from engine.loading import load
 from engine.memory import Card, cpu_room, gpu_room, largest_step
-from engine.model import load
 from engine.worker import build_core
 from tests.engine.spoilt import BROKEN, ONCE, UNLOADABLE, Spoil, edit, shards
 from tests.tiny_model import save_tiny_model

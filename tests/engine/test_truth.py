@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
+from engine.compaction import Threshold
 from engine.messages import Keep, Order, Purge, Sampling
 from tests.engine.workbench import GREEDY, VOCAB, Bench, Truth, close, one_thread, share_from, tiny_module
 
@@ -34,17 +35,21 @@ def truth() -> Iterator[Truth]:
 class Schedule:
     """One engine under random requests, cancels, purges, failures and waits."""
 
+    blocks = BLOCKS
+    threshold = Threshold()
+
     def __init__(self, truth: Truth, seed: int) -> None:
         self.chance = random.Random(seed)
         self.truth = truth
         self.bench = Bench(
             module=truth.module,
-            blocks=BLOCKS,
+            blocks=self.blocks,
             block_tokens=BLOCK,
             step_tokens=self.chance.choice([4, 6, 16]),
             max_num_seqs=self.chance.choice([2, 4]),
             queue_timeout_s=1e9,
         )
+        self.bench.core.cache.threshold = self.threshold
         self.asked: dict[str, tuple[list[int], int]] = {}
         self.left: set[str] = set()
 
@@ -114,7 +119,7 @@ class Schedule:
             assert min(facts.write, facts.uncached) >= 0 <= facts.read < facts.prompt
             assert sum(missed.tokens for missed in facts.missed) == facts.prompt - facts.read
         stats = self.bench.core.stats()
-        assert stats.blocks_held == 0 and stats.blocks_free + stats.blocks_cached == BLOCKS
+        assert stats.blocks_held == 0 and stats.blocks_free + stats.blocks_cached == self.blocks
 
     def happened(self) -> Counter[str]:
         stats = self.bench.core.stats()
@@ -130,6 +135,7 @@ class Schedule:
                 "failed": stats.requests_failed_total,
                 "inside a block": sum(read % BLOCK != 0 for read in reads),
                 "read": sum(reads),
+                "compacted": stats.compacted_blocks_total,
             }
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from concurrent.futures import Executor, Future
@@ -18,10 +19,12 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from engine.attention import packed
+from engine.attention.dispatch import Attend
 from engine.block_pool import BlockId, BlockPool
 from engine.cascade import share
 from engine.chunk import Chunk, Outcome
-from engine.config import EngineConfig
+from engine.config import AUTO, EngineConfig
 from engine.core import EngineCore
 from engine.grammar import Compiler
 from engine.messages import Abort, Delta, Keep, ModelCard, Refused, Sampling, Submit, TokenLogprob
@@ -169,8 +172,9 @@ class PoisonedPool(BlockPool):
 class RecordingRunner(Runner):
     """The real runner; it also keeps the logits of each request's sampled tokens and can be told to fail."""
 
-    def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int) -> None:
-        super().__init__(model, blocks=blocks, block_tokens=block_tokens)
+    def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int, spare: int = 0) -> None:
+        super().__init__(model, blocks=blocks, block_tokens=block_tokens, spare=spare)
+        self.block_tokens = block_tokens
         self.first_logits: dict[str, Tensor] = {}
         self.sampled_logits: dict[tuple[str, int], Tensor] = {}  # by request and place of the token in its sequence
         self.fail_at_step: int | None = None
@@ -181,9 +185,9 @@ class RecordingRunner(Runner):
         """Fill blocks with NaN: a slot that is read before it was written poisons the answer."""
         if blocks:
             where = torch.tensor(blocks)
-            for keys, values in self.kv.pages:
-                keys.index_fill_(0, where, float("nan"))
-                values.index_fill_(0, where, float("nan"))
+            for stored in itertools.chain.from_iterable(self.kv.rows):
+                spoilt = stored.data if stored.scales is None else stored.scales  # an int8 has no NaN, its scale has
+                spoilt.view(-1, self.block_tokens, *spoilt.shape[1:])[where] = float("nan")
 
     def logits(self, chunks: Items[Chunk]) -> Tensor:
         self.steps += 1
@@ -214,11 +218,9 @@ class ScriptedRunner:
 
     def run(self, chunks: Items[Chunk]) -> list[Outcome]:
         for chunk in chunks:
-            if chunk.copy is not None:
-                for at in range(chunk.copy.tokens):
-                    source, target = (
-                        block * self.block_tokens + at for block in (chunk.copy.source, chunk.copy.target)
-                    )
+            for copy in chunk.copies:
+                for at in range(copy.tokens):
+                    source, target = (block * self.block_tokens + at for block in (copy.source, copy.target))
                     self.slots[target] = self.slots[source]
         outcomes = []
         for chunk in chunks:
@@ -297,11 +299,14 @@ class Bench:
         eos_ids: tuple[int, ...] = (),
         tokenizer: Path = Path("-"),  # a folder, where a test uses grammars
         executor: Executor | None = None,  # of grammars
+        kv_cache_dtype: str = AUTO,
+        attend: Attend = packed.attend,
     ) -> None:
         self.clock = HandClock()
         self.module = module
         if module is not None:
-            runner = RecordingRunner(PagedModel(module, weights="tiny"), blocks=blocks, block_tokens=block_tokens)
+            paged = PagedModel(module, weights="tiny", attend=attend, kv_cache_dtype=kv_cache_dtype)
+            runner = RecordingRunner(paged, blocks=blocks, block_tokens=block_tokens)
         self.runner = runner
         config = EngineConfig(
             model="tiny",
@@ -324,6 +329,7 @@ class Bench:
             kv_bytes=0,
             kv_bytes_per_token=0,
             dtype="float32",
+            kv_dtype="float32" if kv_cache_dtype == AUTO else kv_cache_dtype,
             device="cpu",
         )
         self.executor: Any = executor or ByHand()

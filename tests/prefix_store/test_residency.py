@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from prefix_store.residency import LINK_BYTES, Held, Residency
+from prefix_store.residency import Residency
+from prefix_store.residency_node import LINK_BYTES, Held
 
 REPLICAS = ("a", "b", "c")
 LETTERS = st.text(alphabet="xy", min_size=1, max_size=7)
