@@ -66,7 +66,9 @@ class _Bare(TyperCommand):
         """Give the bare option its value, then parse as always."""
         flag = SETTINGS["deterministic"].flag
         pairs = zip(args, [*args[1:], "-"], strict=True)
-        return super().parse_args(ctx, [f"{flag}=on" if one == flag and after[:1] == "-" else one for one, after in pairs])
+        return super().parse_args(
+            ctx, [f"{flag}=on" if one == flag and after[:1] == "-" else one for one, after in pairs]
+        )
 
 
 @app.command(cls=_Bare)

@@ -163,7 +163,9 @@ class Settings:
                 "or run gateways with --no-engine and several workers in front of several `keepwarm serve`"
             )
         if self.deterministic and self.device != "cpu":
-            raise ConfigError(f"--deterministic computes on a CPU, and --device is {self.device}: leave one of them out")
+            raise ConfigError(
+                f"--deterministic computes on a CPU, and --device is {self.device}: leave one of them out"
+            )
         if self.step_tokens < self.max_num_seqs:
             raise ConfigError(f"--step-tokens {self.step_tokens} is below --max-num-seqs {self.max_num_seqs}")
 
