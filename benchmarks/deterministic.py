@@ -141,9 +141,8 @@ async def load(given: argparse.Namespace, url: str, number: int, out: Path) -> N
     program = ["-m", "benchmarks.peers.load"] if given.generator is None else [str(given.generator)]
     options = ["--work", WORK, "--prefix-words", str(given.prefix_words), "--json", str(out)]
     seed = str(given.seed + ROUND_SEEDS * number)
-    model = Path(given.model).name if Path(given.model).is_dir() else given.model
     process = await asyncio.create_subprocess_exec(
-        *[sys.executable, *program, url, model, *options, "--seed", seed],
+        *[sys.executable, *program, url, called(given.model), *options, "--seed", seed],
         env=os.environ | processes.own_environ(out.parent),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
@@ -155,6 +154,11 @@ async def load(given: argparse.Namespace, url: str, number: int, out: Path) -> N
         await processes.stopped(process)
     if process.returncode:
         raise RuntimeError(f"the load on {url} ended with status {process.returncode}")
+
+
+def called(model: str) -> str:
+    """Return what requests call a model that was given as a name or as a folder."""
+    return Path(model).name if Path(model).is_dir() else model
 
 
 def options() -> argparse.ArgumentParser:

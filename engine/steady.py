@@ -62,7 +62,8 @@ class Packed(Kernel):
 
     def make(self, layer: nn.Linear) -> Product | None:
         """Return the product, where torch has oneDNN and the layer is in float32."""
-        if not torch.backends.mkldnn.is_available() or layer.weight.dtype != torch.float32:
+        there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        if not there or layer.weight.dtype != torch.float32:
             return None
         packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), self.MEANT_FOR)  # noqa: SLF001
         product, bias = torch.ops.mkldnn._linear_pointwise, layer.bias  # noqa: SLF001
@@ -104,9 +105,10 @@ class Level(nn.Module):
         width = given.shape[-1]
         padded = pad(given, (0, -width % LANES)) if width % LANES else given
         if given.numel() <= SERIAL or all(width % (LANES * n) == 0 for n in range(1, self.threads + 1)):
-            return self.act(padded)[..., :width]
+            whole: Tensor = self.act(padded)
+            return whole[..., :width]
         rows = padded.reshape(-1, padded.shape[-1])
-        pieces = rows.split(max(1, SERIAL // rows.shape[-1]))
+        pieces = torch.functional.split(rows, max(1, SERIAL // rows.shape[-1]))
         return torch.cat([self.act(piece) for piece in pieces])[:, :width].view(given.shape)
 
 

@@ -61,11 +61,11 @@ class Heads:
     head_dim: int
 
     def queries(self, tokens: int) -> int:
-        """Queries of so many rows for one KV head, padded."""
+        """Return how many queries of one KV head so many rows are, padded."""
         return -(-tokens * self.group // ROWS) * ROWS
 
     def most_rows(self, tiles: int, width: int) -> int:
-        """Rows of a piece that reads so many tiles."""
+        """Return how many rows a piece that reads so many tiles may have."""
         return max(1, MOST_FLOATS // (tiles * self.kv_heads * self.group * width))
 
 
@@ -77,7 +77,7 @@ class Fixed:
         self._plans: dict[tuple[int | None, Heads, int], list[Piece]] = {}  # of that batch
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, keys: Slots, values: Slots, batch: Batch, scoring: Scoring
+        self, query: Tensor, key: Tensor, _value: Tensor, keys: Slots, values: Slots, batch: Batch, scoring: Scoring
     ) -> Tensor:
         """See `engine.attention` for the shapes. New tokens are read from the pool, as it keeps them."""
         heads = Heads(key.shape[1], query.shape[1] // key.shape[1], query.shape[2])
@@ -176,7 +176,7 @@ def _pack(grouped: Tensor, heads: Heads) -> Tensor:
     """Lay rows [tokens, kv_heads, group, head_dim] out as [1, kv_heads, queries, head_dim], padded with zeros."""
     tokens = len(grouped)
     packed = grouped.new_zeros(1, heads.kv_heads, heads.queries(tokens), heads.head_dim)
-    there = packed[0, :, : tokens * heads.group].unflatten(1, (tokens, heads.group))
+    there = packed[0, :, : tokens * heads.group].view(heads.kv_heads, tokens, heads.group, heads.head_dim)
     there.copy_(grouped.transpose(0, 1))
     return packed
 
@@ -205,7 +205,7 @@ def _tiles(slots: Slots, span: Span, dtype: torch.dtype) -> Tensor:
     """Return K or V as [tiles, kv_heads, TILE, head_dim]: a view where it lies in a row, else gathered into zeros."""
     if span.slot is not None:
         seen = slots[span.slot : span.slot + span.tiles * TILE].to(dtype)
-        return seen.unflatten(0, (span.tiles, TILE)).transpose(1, 2)
+        return seen.view(span.tiles, TILE, *slots.shape[1:]).transpose(1, 2)
     gathered = torch.zeros(TILE, *slots.shape[1:], dtype=dtype, device=slots.device)
     at = 0
     for slot, tokens in span.stretches:

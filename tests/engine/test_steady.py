@@ -18,6 +18,7 @@ from engine.config import EngineConfig
 from engine.errors import ModelRefused
 from engine.loading import load
 from engine.model import PagedModel
+from engine.runner import Runner
 from engine.steady import LANES, RUNGS, SERIAL, Kernel, Ladder, Level, Product, Steady, ladder_of, steady
 from engine.steady_test import steady_test
 from engine.worker import build_core
@@ -162,6 +163,7 @@ def test_an_engine_is_built_deterministic(tmp_path: Path) -> None:
             EngineConfig(model="tiny", model_path=path, kv_bytes=1 << 20, deterministic=deterministic, threads=threads)
         )
         core.grammars.close()
+        assert isinstance(core.runner, Runner)
         model = core.runner.model
         assert core.card.deterministic is deterministic
         assert isinstance(model.attend, Fixed) is deterministic and (model.attend is packed_attend) is not deterministic

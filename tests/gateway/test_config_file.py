@@ -296,3 +296,19 @@ def test_serve_refuses_a_wrong_file(write: Write) -> None:
     done = CliRunner().invoke(app, ["serve", "--config", str(write("[server]\nprot = 1"))])
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "[server] prot: is not known; did you mean 'port'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--deterministic"], "--deterministic computes on a CPU, and --device is cuda"),
+        (["--deterministic", "on"], "--deterministic computes on a CPU, and --device is cuda"),
+        (["--deterministic", "--max-num-seqs", "8"], "--deterministic computes on a CPU, and --device is cuda"),
+        (["--deterministic", "maybe"], "--deterministic: expected on or off, not 'maybe'"),
+    ],
+)
+def test_deterministic_may_stand_alone(given: list[str], said: str) -> None:
+    """`--deterministic` means on, before another option, at the end and with a value; a wrong value is named."""
+    done = CliRunner().invoke(app, ["serve", "--device", "cuda", *given])
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
