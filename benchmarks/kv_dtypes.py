@@ -1,7 +1,8 @@
 """What storing keys and values in another dtype costs and saves: bytes of a token, a decode step and a short suffix.
 
 One model in this process, one pool for each dtype with the same past in it; all take turns in every round, in another
-order each time, so that a busy moment hits all. Whole forward passes, and the attention of all layers alone.
+order each time, so that a busy moment hits all. Whole forward passes, and the attention of all layers alone. Times are
+processor time of one thread, which other processes disturb least: what threads wait for each other is not in them.
 """
 
 from __future__ import annotations
@@ -86,9 +87,15 @@ def run(advance: Advance) -> Result:
     """Measure on the default model."""
     folder = resolve_in_subprocess(DEFAULT_MODEL, cache_dir(Settings(), os.environ), lambda *_: None)
     model = load(Path(folder.path))
-    pools = {name: Filled(model, name, CACHED_TOKENS) for name in STORED}
-    advance("the pools are full")
-    return result(pools, measure(pools, ROUNDS, advance), folder.name)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        pools = {name: Filled(model, name, CACHED_TOKENS) for name in STORED}
+        advance("the pools are full")
+        times = measure(pools, ROUNDS, advance)
+    finally:
+        torch.set_num_threads(threads)
+    return result(pools, times, folder.name)
 
 
 def measure(pools: dict[str, Filled], rounds: int, advance: Advance) -> Times:
@@ -150,6 +157,6 @@ def _paired(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 @torch.inference_mode()
 def _ms(work: Callable[[], Any]) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     work()
-    return 1000 * (time.perf_counter() - started)
+    return 1000 * (time.process_time() - started)
