@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -33,9 +33,8 @@ class Scattered:
         self.kv = KVTensors(
             model.layout, blocks=3 * self.blocks, block_tokens=block_tokens, device=model.device
         )  # a layout with a gap after every block, and the copy
-        for keys, values in self.kv.rows:
-            keys.normal_()
-            values.normal_()
+        for stored in chain.from_iterable(self.kv.rows):
+            stored.data.normal_()
 
     def layouts(self) -> tuple[int, ...]:
         """Return numbers of extents: powers of two, and every block on its own."""
@@ -56,7 +55,8 @@ class Scattered:
         key, value = torch.randn(2, new, layout.kv_heads, layout.head_dim)
 
         def attend() -> None:
-            for keys, values in self.kv.rows:
+            for layer in range(layout.layers):
+                keys, values = self.kv.read(layer, query.dtype)
                 self.model.attend(query, key, value, keys, values, batch, Scoring(layout.head_dim**-0.5))
 
         return _ms(attend)

@@ -6,7 +6,10 @@ What depends on the machine (how many blocks fit) is measured later and becomes 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+AUTO: Final = "auto"
+KV_DTYPES: Final = (AUTO, "float32", "bfloat16", "float16", "fp8", "int8")  # what K and V may be stored in
 CPU_BLOCK_TOKENS = 16  # finer reuse against longer tables
 GPU_BLOCK_TOKENS = 256  # flash attention, as torch brings it, refuses pages that are no multiple of this
 
@@ -22,6 +25,7 @@ class EngineConfig:
 
     model: str  # the name clients see
     model_path: str  # local folder with config, safetensors and tokenizer
+    kv_cache_dtype: str = AUTO  # of KV_DTYPES: what K and V are stored in; auto: what the model computes in
     kv_bytes: int | None = None  # None: measured at start, see engine.kv_tensors.plan_blocks
     max_model_len: int | None = None  # tokens, prompt and answer together; None: the model's own window
     device: str = "cpu"  # or cuda, cuda:1
@@ -38,6 +42,8 @@ class EngineConfig:
         for field in ("block_tokens", "step_tokens", "max_num_seqs", "max_waiting", "queue_timeout_s", "inter_token_s"):
             if getattr(self, field) <= 0:
                 raise ValueError(f"{field} must be above zero, not {getattr(self, field)}")
+        if self.kv_cache_dtype not in KV_DTYPES:
+            raise ValueError(f"kv_cache_dtype must be one of {', '.join(KV_DTYPES)}, not {self.kv_cache_dtype!r}")
         if self.step_tokens < self.max_num_seqs:
             raise ValueError(f"step_tokens {self.step_tokens} < max_num_seqs {self.max_num_seqs}: decodes would starve")
         for field in ("kv_bytes", "max_model_len", "threads"):

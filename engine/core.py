@@ -242,7 +242,7 @@ class EngineCore:
             model=self.card.name,
             weights=self.card.weights,
             rendering=rendering,
-            kv_dtype=self.card.dtype,
+            kv_dtype=self.card.kv_space,
             block_tokens=self.card.block_tokens,
             partition=partition,
         )

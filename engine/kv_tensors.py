@@ -1,18 +1,18 @@
 """The memory that K and V lie in, and how much of it there may be.
 
-Owns the tensors; block numbers come from outside. Layout: [pages, page, kv_heads, head_dim] per layer, for K and for V,
-so that contiguous pages are one contiguous stretch of tokens.
+Owns the tensors; block numbers come from outside. Layout: [slots, kv_heads, head_dim] per layer, for K and for V, page
+after page, so that contiguous pages are one contiguous stretch of tokens. What it is stored in: `engine.stored`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from engine.errors import ModelRefused
+from engine.stored import NAMES, SCALE_BYTES, Stored
 
 DEFAULT_SHARE = 0.25  # of the free memory, when the operator names no number
 DEFAULT_CEILING = 4 << 30  # bytes, on a CPU
@@ -20,17 +20,23 @@ DEFAULT_CEILING = 4 << 30  # bytes, on a CPU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """What one token's keys and values look like in the model."""
+    """What one token's keys and values look like in the pool."""
 
     layers: int
     kv_heads: int
     head_dim: int
-    dtype: torch.dtype
+    dtype: torch.dtype  # stored
+
+    @property
+    def name(self) -> str:
+        """What it is stored in, as `kv_cache_dtype` has it."""
+        return NAMES[self.dtype]
 
     @property
     def bytes_per_token(self) -> int:
-        """K and V of all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * int(self.dtype.itemsize)
+        """K and V of all layers, and their scales."""
+        head = self.head_dim * int(self.dtype.itemsize) + (SCALE_BYTES if self.dtype == torch.int8 else 0)
+        return 2 * self.layers * self.kv_heads * head
 
 
 class KVTensors:
@@ -38,24 +44,27 @@ class KVTensors:
 
     def __init__(self, layout: KVLayout, *, blocks: int, block_tokens: int, device: torch.device) -> None:
         self.layout = layout
-        shape = (blocks, block_tokens, layout.kv_heads, layout.head_dim)
-        new = partial(torch.empty, shape, dtype=layout.dtype, device=device)
-        self.pages = [(new(), new()) for _ in range(layout.layers)]
-        # the same memory as one row of slots per layer: [slots, kv_heads, head_dim]
-        self.rows = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self.pages]
+        size = (blocks * block_tokens, layout.kv_heads, layout.head_dim)
+        self.rows = [
+            (Stored.empty(*size, layout.dtype, device), Stored.empty(*size, layout.dtype, device))
+            for _ in range(layout.layers)
+        ]
+
+    def read(self, layer: int, dtype: torch.dtype) -> tuple[Tensor | Stored, Tensor | Stored]:
+        """Return a layer's rows of slots [slots, kv_heads, head_dim] for attention that computes in `dtype`."""
+        keys, values = self.rows[layer]
+        return keys.seen(dtype), values.seen(dtype)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new K/V [tokens, kv_heads, head_dim] to `slots` [tokens]; return the layer's rows of slots."""
+        """Write new K/V [tokens, kv_heads, head_dim] to `slots` [tokens]; return them as they will be read."""
         keys, values = self.rows[layer]
-        keys.index_copy_(0, slots, key.to(keys.dtype))
-        values.index_copy_(0, slots, value.to(values.dtype))
-        return keys, values
+        return keys.write(slots, key), values.write(slots, value)
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Copy `tokens` slots of every layer, for a sequence that goes on inside another's block."""
         for keys, values in self.rows:
-            keys[target : target + tokens] = keys[source : source + tokens]
-            values[target : target + tokens] = values[source : source + tokens]
+            keys.copy(source, target, tokens)
+            values.copy(source, target, tokens)
 
 
 def plan_blocks(

@@ -182,8 +182,14 @@ class ModelCard(_Message, frozen=True, kw_only=True):
     blocks: int
     kv_bytes: int  # of the whole pool
     kv_bytes_per_token: int
-    dtype: str
+    dtype: str  # the model computes in
+    kv_dtype: str  # keys and values are stored in: of engine.config.KV_DTYPES, never auto
     device: str
+
+    @property
+    def kv_space(self) -> str:
+        """What tells caches apart: what K and V are stored in, and what they were computed in where that is another."""
+        return self.kv_dtype if self.kv_dtype == self.dtype else f"{self.kv_dtype} of {self.dtype}"
 
 
 class StartFailed(_Message, frozen=True, kw_only=True):

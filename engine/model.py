@@ -19,10 +19,12 @@ from engine.attention import Scoring, packed
 from engine.attention.dispatch import Attend
 from engine.attention.varlen import HALF
 from engine.batch import Batch
+from engine.config import AUTO
 from engine.errors import ModelRefused
 from engine.fused import fuse
 from engine.kv_tensors import KVTensors
 from engine.pageable import layout_of, refuse_unpaged
+from engine.stored import stored_dtype
 
 PAGED = "keepwarm_paged"
 CPU = torch.device("cpu")
@@ -31,11 +33,14 @@ CPU = torch.device("cpu")
 class PagedModel:
     """Weights, and one forward pass over a batch."""
 
-    def __init__(self, module: Any, *, weights: str, attend: Attend = packed.attend) -> None:
+    def __init__(
+        self, module: Any, *, weights: str, attend: Attend = packed.attend, kv_cache_dtype: str = AUTO
+    ) -> None:
         self.module = module  # a transformers causal LM; its library gives no usable types
         self.config = module.config.get_text_config()
         self.weights = weights  # content digest
-        self.layout = layout_of(self.config, module.dtype)
+        self.dtype: torch.dtype = module.dtype  # computed in
+        self.layout = layout_of(self.config, stored_dtype(kv_cache_dtype, self.dtype))
         self.device: torch.device = module.device
         self.attend = attend
 
@@ -65,7 +70,9 @@ class PagedModel:
         return logits
 
 
-def load(path: Path, *, attend: Attend = packed.attend, device: torch.device = CPU) -> PagedModel:
+def load(
+    path: Path, *, attend: Attend = packed.attend, device: torch.device = CPU, kv_cache_dtype: str = AUTO
+) -> PagedModel:
     """Load a local folder. Raises ModelRefused when the layers cannot be paged."""
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     refuse_unpaged(config.get_text_config())
@@ -75,7 +82,7 @@ def load(path: Path, *, attend: Attend = packed.attend, device: torch.device = C
     )
     if device.type != "cpu":  # where each product is a kernel to be launched
         fuse(module)
-    return PagedModel(module.eval().to(device), weights=digest(path), attend=attend)
+    return PagedModel(module.eval().to(device), weights=digest(path), attend=attend, kv_cache_dtype=kv_cache_dtype)
 
 
 def compute_dtype(config: Any, device: torch.device) -> torch.dtype:
@@ -135,7 +142,8 @@ def _paged_attention(
             f"{type(module).__name__} has in layer {module.layer_idx} keys of {list(key.shape[1:])} and values of "
             f"{list(value.shape[1:])} a token, where all must be {list(paged_kv.rows[0][0].shape[1:])}: not paged."
         )
-    keys, values = paged_kv.write(module.layer_idx, paged_batch.slots, key, value)
+    key, value = paged_kv.write(module.layer_idx, paged_batch.slots, key, value)
+    keys, values = paged_kv.read(module.layer_idx, query.dtype)
     scoring = Scoring(scaling=scaling, window=attention_mask, softcap=softcap, sinks=s_aux)
     output = paged_attend(query.contiguous(), key, value, keys, values, paged_batch, scoring)
     return output[None], None

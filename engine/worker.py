@@ -42,7 +42,7 @@ def build_core(config: EngineConfig) -> EngineCore:
     torch.set_num_threads(config.threads or os.cpu_count() or 1)
     device = usable(config.device)
     attend = attention_for(device, config.block_tokens)
-    model = load(Path(config.model_path), attend=attend, device=device)
+    model = load(Path(config.model_path), attend=attend, device=device, kv_cache_dtype=config.kv_cache_dtype)
     self_test(model, block_tokens=SMALL_BLOCK if device.type == "cpu" else config.block_tokens)
     card = card_of(model, config, free_bytes=free_bytes(device))
     runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens)
@@ -73,7 +73,8 @@ def card_of(model: PagedModel, config: EngineConfig, *, free_bytes: int) -> Mode
         blocks=blocks,
         kv_bytes=blocks * config.block_tokens * model.layout.bytes_per_token,
         kv_bytes_per_token=model.layout.bytes_per_token,
-        dtype=str(model.layout.dtype).removeprefix("torch."),
+        dtype=str(model.dtype).removeprefix("torch."),
+        kv_dtype=model.layout.name,
         device=str(model.device),
     )
 

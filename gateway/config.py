@@ -21,6 +21,7 @@ from gateway.config_values import (
     parse_count,
     parse_device,
     parse_interval,
+    parse_kv_dtype,
     parse_names,
     parse_origins,
     parse_port,
@@ -68,6 +69,11 @@ class Settings:
         None, parse_duration, "How long an unmarked prefix stays warm after its last use; sets the policy default."
     )
     kv_bytes: int | None = _setting(None, parse_size, "Memory for keys and values, e.g. 4GiB; measured when not given.")
+    kv_cache_dtype: str = _setting(
+        "auto",
+        parse_kv_dtype,
+        "What keys and values are stored in: auto (as the model computes), float32, bfloat16, float16, fp8 or int8.",
+    )
     max_model_len: int | None = _setting(
         None, parse_count, "Longest prompt and answer together, in tokens; the model's own window when not given."
     )

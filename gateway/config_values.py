@@ -9,6 +9,7 @@ import re
 from typing import Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
+from engine.config import KV_DTYPES
 from gateway.tools.choose import SETTINGS as TOOL_FORMATS
 from prefix_store.classes import NAME_LENGTH, is_name
 from prefix_store.redis_settings import RedisSettings
@@ -61,6 +62,13 @@ def parse_device(text: str) -> str:
     if _DEVICE.fullmatch(text.strip()) is None:
         raise ValueError(f"expected cpu, cuda or a GPU's number such as cuda:1, not {text!r}")
     return text.strip()
+
+
+def parse_kv_dtype(text: str) -> str:
+    """Take the name of what keys and values can be stored in; whether the device can, the engine says."""
+    if text.strip().lower() not in KV_DTYPES:
+        raise ValueError(f"expected one of {', '.join(KV_DTYPES)}, not {text!r}")
+    return text.strip().lower()
 
 
 def parse_redis(text: str) -> str:

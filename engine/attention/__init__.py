@@ -3,8 +3,8 @@
 attend(query, key, value, keys, values, batch, scoring) -> output
 
 query [tokens, heads, head_dim]          the new tokens of all sequences, one after another
-key, value [tokens, kv_heads, head_dim]  of the same tokens, already written to the pool
-keys, values [slots, kv_heads, head_dim] this layer's pool, seen as one row of slots
+key, value [tokens, kv_heads, head_dim]  of the same tokens, as they were written to the pool and read back
+keys, values [slots, kv_heads, head_dim] this layer's pool, seen as one row of slots (engine.stored.Slots)
 batch                                    which rows attend to which slots (engine.batch.Batch)
 scoring                                  how this layer weighs what it sees (Scoring)
 output [tokens, heads, head_dim]

@@ -12,8 +12,9 @@ from engine.attention.varlen import Varlen
 from engine.batch import Batch
 from engine.config import device_block_tokens
 from engine.errors import ModelRefused
+from engine.stored import Slots
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Batch, Scoring], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Slots, Slots, Batch, Scoring], Tensor]
 LEAST_CAPABILITY = (8, 0)  # of a GPU that has flash attention
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.attention import Scoring
 from engine.attention.capped import Part, capped, causal_mask
 from engine.batch import Band, Batch
+from engine.stored import Slots
 from engine.window import within
 
 # The one call that also returns the log-sum-exp: (query, key, value, dropout_p, is_causal, scale=) → (output, lse).
@@ -22,7 +23,7 @@ _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, batch: Batch, scoring: Scoring
+    query: Tensor, key: Tensor, value: Tensor, keys: Slots, values: Slots, batch: Batch, scoring: Scoring
 ) -> Tensor:
     """See `engine.attention` for the shapes. What rows share of their past is attended to once for all of them."""
     sight = batch if scoring.window is None else within(batch, scoring.window)
@@ -49,7 +50,7 @@ def attend(
     return output
 
 
-def _past(grouped: Tensor, keys: Tensor, values: Tensor, stretch: tuple[int, int], scoring: Scoring) -> Part:
+def _past(grouped: Tensor, keys: Slots, values: Slots, stretch: tuple[int, int], scoring: Scoring) -> Part:
     """Attend to a stretch of the pool. Returns [kv_heads, rows, group, head_dim] and its log-sum-exps."""
     count, kv_heads, group, head_dim = grouped.shape
     slot, length = stretch
@@ -72,7 +73,7 @@ def _among(grouped: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Par
 
 
 def _banded(
-    grouped: Tensor, new: tuple[Tensor, Tensor], pool: tuple[Tensor, Tensor], band: Band, scoring: Scoring
+    grouped: Tensor, new: tuple[Tensor, Tensor], pool: tuple[Slots, Slots], band: Band, scoring: Scoring
 ) -> Part:
     """Attend to what only some of the rows see: the band's stretches of the pool, then some of the new tokens."""
     key, value = (

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from engine.attention import Scoring
 from engine.batch import Batch
+from engine.stored import Slots
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, batch: Batch, scoring: Scoring
+    query: Tensor, key: Tensor, value: Tensor, keys: Slots, values: Slots, batch: Batch, scoring: Scoring
 ) -> Tensor:
     """See `engine.attention` for the shapes."""
     output = torch.empty_like(query)

@@ -19,6 +19,7 @@ from engine.attention import Scoring, reference
 from engine.attention.packed import merge
 from engine.attention.tables import Call, Tables, plan
 from engine.batch import Batch
+from engine.stored import Slots, Stored
 
 HALF = frozenset({torch.float16, torch.bfloat16})  # what the kernel computes in
 MOST_HEAD_DIM, HEAD_DIM_STEP = 256, 8
@@ -41,10 +42,10 @@ class Varlen:
         self._tables: dict[bool, Tables] = {}  # of that batch, by whether it shares
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, batch: Batch, scoring: Scoring
+        self, query: Tensor, key: Tensor, value: Tensor, keys: Slots, values: Slots, batch: Batch, scoring: Scoring
     ) -> Tensor:
         """See `engine.attention` for the shapes."""
-        if self.lacking(query, keys, scoring):
+        if isinstance(keys, Stored) or isinstance(values, Stored) or self.lacking(query, keys, scoring):
             return reference.attend(query, key, value, keys, values, batch, scoring)
         pool = (self._paged(keys), self._paged(values))
         tables = self._tables_of(batch, sharing=True)
@@ -57,7 +58,7 @@ class Varlen:
             parts += self._shared(query, pool, tables, scoring)
         return merge(parts, scoring.sinks).to(query.dtype)
 
-    def lacking(self, query: Tensor, keys: Tensor, scoring: Scoring) -> str | None:
+    def lacking(self, query: Tensor, keys: Slots, scoring: Scoring) -> str | None:
         """Return what the kernel lacks for such a call, or None."""
         if scoring.softcap is not None:
             return "a soft-cap of scores"

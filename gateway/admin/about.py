@@ -64,5 +64,6 @@ def _card(card: ModelCard) -> Json:
         "kv_bytes": card.kv_bytes,
         "kv_bytes_per_token": card.kv_bytes_per_token,
         "dtype": card.dtype,
+        "kv_dtype": card.kv_dtype,
         "device": card.device,
     }

@@ -55,6 +55,7 @@ def retention(view: RetentionView, stats: EngineStats, card: ModelCard, classes:
             "promised": stats.blocks_promised,
             "kv_bytes": card.kv_bytes,
             "kv_bytes_per_token": card.kv_bytes_per_token,
+            "kv_dtype": card.kv_dtype,
             "block_tokens": card.block_tokens,
         },
     }

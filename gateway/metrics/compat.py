@@ -126,7 +126,7 @@ class Compat(Collector):
             yield spans(f"vllm:kv_block_{name}_seconds", text, getattr(stats, field), self._labels)
         if card is not None:
             config = {"block_size": str(card.block_tokens), "num_gpu_blocks": str(card.blocks)}
-            config |= {"cache_dtype": card.dtype, "enable_prefix_caching": "True"}
+            config |= {"cache_dtype": card.kv_dtype, "enable_prefix_caching": "True"}
             family = GaugeMetricFamily("vllm:cache_config_info", "How the cache is set up.", labels=["engine", *config])
             family.add_metric([ENGINE, *config.values()], 1.0)
             yield family

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Items
 from concurrent.futures import Executor, Future
@@ -171,6 +172,7 @@ class RecordingRunner(Runner):
 
     def __init__(self, model: PagedModel, *, blocks: int, block_tokens: int) -> None:
         super().__init__(model, blocks=blocks, block_tokens=block_tokens)
+        self.block_tokens = block_tokens
         self.first_logits: dict[str, Tensor] = {}
         self.sampled_logits: dict[tuple[str, int], Tensor] = {}  # by request and place of the token in its sequence
         self.fail_at_step: int | None = None
@@ -181,9 +183,9 @@ class RecordingRunner(Runner):
         """Fill blocks with NaN: a slot that is read before it was written poisons the answer."""
         if blocks:
             where = torch.tensor(blocks)
-            for keys, values in self.kv.pages:
-                keys.index_fill_(0, where, float("nan"))
-                values.index_fill_(0, where, float("nan"))
+            for stored in itertools.chain.from_iterable(self.kv.rows):
+                spoilt = stored.data if stored.scales is None else stored.scales  # an int8 has no NaN, its scale has
+                spoilt.view(-1, self.block_tokens, *spoilt.shape[1:])[where] = float("nan")
 
     def logits(self, chunks: Items[Chunk]) -> Tensor:
         self.steps += 1
@@ -324,6 +326,7 @@ class Bench:
             kv_bytes=0,
             kv_bytes_per_token=0,
             dtype="float32",
+            kv_dtype="float32",
             device="cpu",
         )
         self.executor: Any = executor or ByHand()

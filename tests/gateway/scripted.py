@@ -39,6 +39,7 @@ CARD = ModelCard(
     kv_bytes=1 << 20,
     kv_bytes_per_token=64,
     dtype="float32",
+    kv_dtype="float32",
     device="cpu",
 )
 

@@ -164,6 +164,7 @@ async def test_about_has_the_words_that_answers_use(start_gateway: StartGateway)
             "kv_bytes": 1 << 20,
             "kv_bytes_per_token": 64,
             "dtype": "float32",
+            "kv_dtype": "float32",
             "device": "cpu",
         },
         "tenants": ["team-a", "team-b"],

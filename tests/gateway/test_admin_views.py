@@ -71,6 +71,7 @@ async def test_retention_has_every_class_and_every_cause(gateway: Gateway) -> No
         "promised": 6,
         "kv_bytes": CARD.kv_bytes,
         "kv_bytes_per_token": 64,
+        "kv_dtype": "float32",
         "block_tokens": 16,
     }
 

@@ -199,7 +199,7 @@ function capacityByClass() {
   const note = el("p", { class: "note under" }, "\u00a0");
   made.body.append(chart.element, note);
   const update = ({ classes, capacity }) => {
-    const { blocks, free, block_tokens: each, kv_bytes_per_token: size } = capacity;
+    const { blocks, free, block_tokens: each, kv_bytes_per_token: size, kv_dtype: kind } = capacity;
     const all = blocks * each;
     const row = (one, place) => ({
       label: one.class, title: `kept ${duration(one.ttl_s)}`, value: si(one.promised.tokens + one.held.tokens),
@@ -207,7 +207,7 @@ function capacityByClass() {
     });
     const ordered = [...classes].sort((a, b) => a.ttl_s - b.ttl_s);
     chart.update([...ordered.map(row), { label: "free", value: si(free * each), parts: [{ kind: "free", label: "free", value: free * each }] }], { total: all });
-    say(note, `Solid promised, hatched held; whole bars are ${tokens(all)}${size ? `, ${gib(all * size)}` : ""}.`);
+    say(note, `Solid promised, hatched held; whole bars are ${tokens(all)}${size ? `, ${gib(all * size)}${kind ? ` of ${kind}` : ""}` : ""}.`);
     if (blocks) made.title(free === blocks ? "The cache is empty" : `${percent(1 - free / blocks)} of the cache is full`);
   };
   return { panel: made, chart, update };
