@@ -14,12 +14,13 @@ from random import Random
 from typing import Final
 
 TOWNS: Final = tuple(
-    (
-        "Aarhus Bergen Bologna Bremen Cádiz Cardiff Chania Cork Delft Dijon Dresden Dundee Espoo Évora Gdansk Geneva Ghent "
-        "Graz Haifa Izmir Kazan Kyoto Leeds Lima Linz Lisbon Lyon Malmö Metz Milan Mombasa Nagoya Nantes Naples Odense "
+    re.findall(
+        r"\w+",
+        "Aarhus Bergen Bologna Bremen Cádiz Cardiff Chania Cork Delft Dijon Dresden Dundee Espoo Évora Gdansk Geneva "
+        "Ghent Graz Haifa Izmir Kazan Kyoto Leeds Lima Linz Lisbon Lyon Malmö Metz Milan Mombasa Nagoya Nantes Naples Odense "
         "Oslo Ostrava Oxford Padua Palermo Parma Perth Plovdiv Porto Prague Quito Reims Riga Rouen Salzburg Seville "
-        "Siena Split Tampere Tartu Toledo Trieste Turin Utrecht Valencia Verona Vienna Zadar Zagreb"
-    ).split()
+        "Siena Split Tampere Tartu Toledo Trieste Turin Utrecht Valencia Verona Vienna Zadar Zagreb",
+    )
 )
 LOWEST, HIGHEST = 10_000, 99_999
 LONGEST_PIECE: Final = 240  # characters
@@ -55,13 +56,11 @@ def facts(depths: Sequence[float], each: int, random: Random) -> tuple[Fact, ...
     count = each * len(depths)
     numbers = random.sample(range(LOWEST, HIGHEST + 1), count)
     drawn = zip(random.sample(TOWNS, count), numbers, strict=True)
-    return tuple(
-        Fact(town, str(number), depth) for (town, number), depth in zip(drawn, (d for d in depths for _ in range(each)))
-    )
+    return tuple(Fact(town, str(number), depths[at // each]) for at, (town, number) in enumerate(drawn))
 
 
 def candidates(right: Fact, others: Sequence[Fact], count: int, random: Random) -> tuple[str, ...]:
-    """Return `count` numbers, the right one first: the others of the same prose, and made-up ones where they are few."""
+    """Return `count` numbers, the right one first: others of the same prose, made-up ones where those are few."""
     known = [fact.number for fact in others if fact != right]
     taken = {right.number, *known}
     wrong = random.sample(known, min(len(known), count - 1))

@@ -49,7 +49,9 @@ class Prompts:
         """Whether questions are asked through the model's own chat template."""
         return self._renderer.chats and self._asked("", Fact(haystack.TOWNS[0], "", 0.0)) is not None
 
-    def questions(self, length: int, prose: Sequence[str], *, depths: Sequence[float], each: int, seed: int) -> list[Question]:
+    def questions(
+        self, length: int, prose: Sequence[str], *, depths: Sequence[float], each: int, seed: int
+    ) -> list[Question]:
         """Make one haystack of `length` tokens with its question and answer, and all its questions.
 
         Raises Unmeasurable where so many facts do not fit.

@@ -30,7 +30,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One stretch of the long text: what its tokens' log-probabilities sum to, and which token was likeliest at each."""
+    """One stretch of the long text: how likely its tokens were together, and which was likeliest at each."""
 
     nats: float  # minus the sum
     likeliest: tuple[int, ...]
@@ -145,7 +145,9 @@ def against(measured: Measured, first: Measured, candidates: int) -> Json:
 
 
 def _same(text: Sequence[Read], other: Sequence[Read]) -> float | None:
-    pairs = [pair for mine, its in zip(text, other, strict=True) for pair in zip(mine.likeliest, its.likeliest)]
+    pairs = [
+        pair for mine, its in zip(text, other, strict=True) for pair in zip(mine.likeliest, its.likeliest, strict=True)
+    ]
     return sum(mine == its for mine, its in pairs) / len(pairs) if pairs else None
 
 
@@ -162,4 +164,6 @@ def failed(rows: Iterable[Json], fail_under: float | None) -> list[str]:
     if fail_under is None:
         return []
     compared = ((row["kv_cache_dtype"], row.get("against_first")) for row in rows)
-    return [name for name, against in compared if against and against["kept"] is not None and against["kept"] < fail_under]
+    return [
+        name for name, against in compared if against and against["kept"] is not None and against["kept"] < fail_under
+    ]
