@@ -16,10 +16,11 @@ from typing import Final
 TOWNS: Final = tuple(
     re.findall(
         r"\w+",
-        "Aarhus Bergen Bologna Bremen Cádiz Cardiff Chania Cork Delft Dijon Dresden Dundee Espoo Évora Gdansk Geneva "
-        "Ghent Graz Haifa Izmir Kazan Kyoto Leeds Lima Linz Lisbon Lyon Malmö Metz Milan Mombasa Nagoya Nantes Naples Odense "
-        "Oslo Ostrava Oxford Padua Palermo Parma Perth Plovdiv Porto Prague Quito Reims Riga Rouen Salzburg Seville "
-        "Siena Split Tampere Tartu Toledo Trieste Turin Utrecht Valencia Verona Vienna Zadar Zagreb",
+        "Aarhus Bergen Bologna Bremen Cádiz Cardiff Chania Cork Delft Dijon Dresden Dundee Espoo Évora Gdansk "
+        "Geneva Ghent Graz Haifa Izmir Kazan Kyoto Leeds Lima Linz Lisbon Lyon Malmö Metz Milan Mombasa Nagoya "
+        "Nantes Naples Odense Oslo Ostrava Oxford Padua Palermo Parma Perth Plovdiv Porto Prague Quito Reims Riga "
+        "Rouen Salzburg Seville Siena Split Tampere Tartu Toledo Trieste Turin Utrecht Valencia Verona Vienna "
+        "Zadar Zagreb",
     )
 )
 LOWEST, HIGHEST = 10_000, 99_999

@@ -46,7 +46,7 @@ def svg(told: Row) -> str:
 
 def shade(share: float) -> str:
     """Return the colour of a share."""
-    return "#" + "".join(f"{round(low + (high - low) * share):02x}" for low, high in zip(NONE, FULL, strict=True))
+    return "#" + bytes(round(low + (high - low) * share) for low, high in zip(NONE, FULL, strict=True)).hex()
 
 
 def cells(row: Row, lengths: Sequence[int], depths: Sequence[float]) -> Iterator[tuple[int, int, float]]:
