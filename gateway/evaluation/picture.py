@@ -22,7 +22,7 @@ WIDEST: Final = 900  # of a row of maps
 LEAST_WIDTH: Final = 210  # of a map, so that its title has room
 NONE: Final = (248, 250, 252)
 FULL: Final = (15, 118, 110)  # gateway.picture.TEAL
-DARK: Final = 0.55  # from here on, white letters
+DARK: Final = 0.85  # from here on, white letters
 STEPS: Final = 20  # of the legend
 LEGEND: Final = 200  # pixels
 
@@ -69,7 +69,7 @@ def _map(row: Row, lengths: Sequence[int], depths: Sequence[float], width: int) 
     across, down = CELL_WIDTH * len(lengths), CELL_HEIGHT * len(depths)
     if row["refused"] is not None:
         yield f'<rect x="{LEFT}" y="{TOP}" width="{across}" height="{down}" fill="none" stroke="{SLATE}"/>'
-        lines = wrap(f"Not measured: {row['refused']}", max(8, (width - LEFT - MARGIN) // 6))
+        lines = wrap(f"Not measured: {row['refused']}", max(8, (width - LEFT - MARGIN) // 7))
         fitting = lines[: max(1, down // 14)]
         yield from (_small(LEFT + 6, TOP + 16 + 14 * at, line) for at, line in enumerate(fitting))
         return
