@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
 
 from engine.attention import Scoring, packed
-from engine.attention.dispatch import Attend
+from engine.attention.dispatch import Attend, refuse_unread
 from engine.attention.varlen import HALF
 from engine.batch import Batch
 from engine.config import AUTO
@@ -76,10 +76,10 @@ def load(
     """Load a local folder. Raises ModelRefused when the layers cannot be paged."""
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     refuse_unpaged(config.get_text_config())
+    dtype = compute_dtype(config, device)
+    refuse_unread(kv_cache_dtype, dtype, device)
     register()
-    module = AutoModelForCausalLM.from_pretrained(
-        path, dtype=compute_dtype(config, device), attn_implementation=PAGED, trust_remote_code=False
-    )
+    module = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=PAGED, trust_remote_code=False)
     if device.type != "cpu":  # where each product is a kernel to be launched
         fuse(module)
     return PagedModel(module.eval().to(device), weights=digest(path), attend=attend, kv_cache_dtype=kv_cache_dtype)

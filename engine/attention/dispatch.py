@@ -12,7 +12,7 @@ from engine.attention.varlen import Varlen
 from engine.batch import Batch
 from engine.config import device_block_tokens
 from engine.errors import ModelRefused
-from engine.stored import Slots
+from engine.stored import NAMES, Slots, stored_dtype
 
 Attend = Callable[[Tensor, Tensor, Tensor, Slots, Slots, Batch, Scoring], Tensor]
 LEAST_CAPABILITY = (8, 0)  # of a GPU that has flash attention
@@ -26,6 +26,15 @@ def usable(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ModelRefused(f"--device {name}: there are {torch.cuda.device_count()} GPUs, counted from 0.")
     return device
+
+
+def refuse_unread(name: str, computed: torch.dtype, device: torch.device) -> None:
+    """Raise ModelRefused when attention on a device does not read K and V that are stored so."""
+    if device.type != "cpu" and stored_dtype(name, computed) != computed:
+        raise ModelRefused(
+            f"--kv-cache-dtype {name}: attention on {device} reads keys and values only as the model computes. "
+            f"Use auto or {NAMES[computed]}, or --device cpu."
+        )
 
 
 def attention_for(

@@ -12,10 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.attention import Scoring
+from engine.attention import Scoring, narrow
 from engine.attention.capped import Part, capped, causal_mask
 from engine.batch import Band, Batch
-from engine.stored import Slots
+from engine.cascade import Stretch
+from engine.stored import Slots, Stored
 from engine.window import within
 
 # The one call that also returns the log-sum-exp: (query, key, value, dropout_p, is_causal, scale=) → (output, lse).
@@ -41,7 +42,7 @@ def attend(
     output = torch.empty_like(query)
     for rows, given in zip(sight.rows, parts, strict=True):
         span = slice(rows.first, rows.last)
-        given += [_past(grouped[span], keys, values, stretch, scoring) for stretch in rows.own]
+        given.extend(_pasts(grouped[span], keys, values, rows.own, scoring))
         if rows.band is not None:
             given.append(_banded(grouped[span], (key, value), (keys, values), rows.band, scoring))
         elif rows.causal:
@@ -50,8 +51,19 @@ def attend(
     return output
 
 
+def _pasts(grouped: Tensor, keys: Slots, values: Slots, stretches: tuple[Stretch, ...], scoring: Scoring) -> list[Part]:
+    """Attend to stretches of the pool. What is stored in few bits is soon copied, and then is one stretch."""
+    if len(stretches) > 1 and isinstance(keys, Stored) and isinstance(values, Stored):
+        keys, values = keys.together(stretches), values.together(stretches)
+        stretches = ((0, len(keys)),)
+    return [_past(grouped, keys, values, stretch, scoring) for stretch in stretches]
+
+
 def _past(grouped: Tensor, keys: Slots, values: Slots, stretch: tuple[int, int], scoring: Scoring) -> Part:
     """Attend to a stretch of the pool. Returns [kv_heads, rows, group, head_dim] and its log-sum-exps."""
+    if isinstance(keys, Stored) or isinstance(values, Stored):
+        assert isinstance(keys, Stored) and isinstance(values, Stored), "K and V are stored alike"
+        return narrow.past(grouped, (keys, values), stretch, scoring, _past)
     count, kv_heads, group, head_dim = grouped.shape
     slot, length = stretch
     if scoring.softcap is not None:

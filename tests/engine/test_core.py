@@ -155,7 +155,9 @@ def test_an_abort_of_an_unknown_request_is_ignored(bench):
     assert bench.core.stats().requests_cancelled_total == 0
 
 
-@pytest.mark.parametrize("wrong", [{"block_tokens": 0}, {"kv_bytes": 0}, {"step_tokens": 4}])
+@pytest.mark.parametrize(
+    "wrong", [{"block_tokens": 0}, {"kv_bytes": 0}, {"step_tokens": 4}, {"kv_cache_dtype": "int4"}]
+)
 def test_a_configuration_that_cannot_work_is_refused(wrong):
     """The message names the field."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

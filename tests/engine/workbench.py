@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from engine.block_pool import BlockId, BlockPool
 from engine.cascade import share
 from engine.chunk import Chunk, Outcome
-from engine.config import EngineConfig
+from engine.config import AUTO, EngineConfig
 from engine.core import EngineCore
 from engine.grammar import Compiler
 from engine.messages import Abort, Delta, Keep, ModelCard, Refused, Sampling, Submit, TokenLogprob
@@ -299,11 +299,13 @@ class Bench:
         eos_ids: tuple[int, ...] = (),
         tokenizer: Path = Path("-"),  # a folder, where a test uses grammars
         executor: Executor | None = None,  # of grammars
+        kv_cache_dtype: str = AUTO,
     ) -> None:
         self.clock = HandClock()
         self.module = module
         if module is not None:
-            runner = RecordingRunner(PagedModel(module, weights="tiny"), blocks=blocks, block_tokens=block_tokens)
+            paged = PagedModel(module, weights="tiny", kv_cache_dtype=kv_cache_dtype)
+            runner = RecordingRunner(paged, blocks=blocks, block_tokens=block_tokens)
         self.runner = runner
         config = EngineConfig(
             model="tiny",
@@ -326,7 +328,7 @@ class Bench:
             kv_bytes=0,
             kv_bytes_per_token=0,
             dtype="float32",
-            kv_dtype="float32",
+            kv_dtype="float32" if kv_cache_dtype == AUTO else kv_cache_dtype,
             device="cpu",
         )
         self.executor: Any = executor or ByHand()

@@ -77,6 +77,8 @@ def test_secrets_do_not_show() -> None:
         ({}, {"KEEPWARM_TTL": "soon"}, "KEEPWARM_TTL"),
         ({"kv_bytes": "lots"}, {}, "--kv-bytes"),
         ({"max_model_len": "0"}, {}, "--max-model-len"),
+        ({"kv_cache_dtype": "int4"}, {}, "--kv-cache-dtype: expected one of auto, float32, .*, int8, not 'int4'"),
+        ({}, {"KEEPWARM_KV_CACHE_DTYPE": "fp16"}, "KEEPWARM_KV_CACHE_DTYPE"),
         ({"device": "gpu"}, {}, "--device: expected cpu, cuda or a GPU's number such as cuda:1, not 'gpu'"),
         ({"port": "8001"}, {}, "--admin-port"),
         ({"step_tokens": "4"}, {}, "--step-tokens"),
