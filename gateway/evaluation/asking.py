@@ -79,7 +79,7 @@ class Asker:
         )
         assert not logprobs
         of_text = prefilled.logprobs[len(lead) // TOKEN_BYTES :]
-        told = _numbers([one for one in of_text[untold:] if one is not None])
+        told = numbers([one for one in of_text[untold:] if one is not None])
         return Read(nats=-sum(one.logprob for one in told), likeliest=tuple(one.top[0][0] for one in told))
 
     async def _forced(self, prompt: bytes, number: str) -> Sequence[TokenLogprob]:
@@ -97,7 +97,7 @@ class Asker:
         )
         self.prompt_tokens += prefilled.prompt
         self.read_tokens += prefilled.read
-        return _numbers(logprobs)
+        return numbers(logprobs)
 
     async def _told(self, submit: Submit) -> tuple[list[TokenLogprob], Prefilled]:
         logprobs: list[TokenLogprob] = []
@@ -115,7 +115,8 @@ class Asker:
         return f"evaluation-{next(self._numbers)}"
 
 
-def _numbers(told: Sequence[TokenLogprob]) -> Sequence[TokenLogprob]:
+def numbers(told: Sequence[TokenLogprob]) -> Sequence[TokenLogprob]:
+    """Hand on log-probabilities that are numbers. Raises NoNumbers."""
     if not all(math.isfinite(one.logprob) for one in told):
         raise NoNumbers("the model's log-probabilities are not numbers")
     return told

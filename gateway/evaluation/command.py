@@ -30,6 +30,7 @@ from gateway.evaluation.wanted import Wanted
 
 Step = Callable[[str, int], None]  # what is being done, and how many of its parts are done by now
 
+PATIENCE_S: Final = 86_400.0  # candidates wait while the haystack of one of them is computed
 VERSION: Final = 1  # of what `--json` prints
 
 
@@ -75,7 +76,7 @@ async def measured(config: EngineConfig, wanted: Wanted, prompts: Prompts, text:
     for number, dtype in enumerate(wanted.dtypes):
         step(f"{dtype}: starting the engine", number * plan.parts if plan else 0)
         try:
-            async with running(replace(config, kv_cache_dtype=dtype)) as (client, card):
+            async with running(replace(config, kv_cache_dtype=dtype, queue_timeout_s=PATIENCE_S)) as (client, card):
                 if plan is None:
                     plan = planned(wanted, prompts, text[1], card)
                     step(f"{dtype}: {len(plan.questions)} questions", -plan.parts * len(wanted.dtypes))

@@ -43,7 +43,7 @@ def keepwarm(*arguments) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory) -> Path:
+def tiny(tmp_path_factory):
     """A model of random weights."""
     return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny", window=1024)
 
@@ -96,15 +96,33 @@ def test_two_dtypes_end_to_end(tiny, text, tmp_path):
     assert len(ET.parse(picture).findall(f".//{SVG}g[@class='cell']")) == 8
 
 
-def test_a_dtype_that_kept_too_little_is_exit_code_1(tiny, text, monkeypatch):
-    """With a threshold of all, a dtype whose text is read worse fails the command, after its tables."""
-    from gateway.evaluation import command
+def test_a_dtype_that_kept_too_little_is_exit_code_1(tiny, text):
+    """With a threshold of all, of two dtypes one is below the other: that order fails, naming it, after its tables."""
+    codes = []
+    for order in ("float32,fp8", "fp8,float32"):
+        code, out, _ = run(
+            *("--model", tiny, "--kv-bytes", "8MiB", "--text", text, "--lengths", "300", "--depths", "50"),
+            *("--facts", "1", "--kv-cache-dtype", order, "--fail-under", "1"),
+        )
+        assert f"Below --fail-under 1: {order.partition(',')[2] if code else 'none'}" in out
+        codes.append(code)
+    assert 1 in codes
+    assert set(codes) <= {0, 1}
 
-    monkeypatch.setattr(command.scoring, "failed", lambda rows, under: [row["kv_cache_dtype"] for row in rows[1:]])
-    options = ("--model", tiny, "--kv-bytes", "8MiB", "--text", text, "--lengths", "512", "--depths", "50")
-    code, out, _ = run(*options, "--facts", "1", "--kv-cache-dtype", "float32,float16", "--fail-under", "1")
-    assert code == 1
-    assert "Below --fail-under 1: float16" in out
+
+def test_a_dtype_that_cannot_be_measured_is_a_row(tiny, text, tmp_path):
+    """Where memory holds the prompts in int8 alone, float32 is a row and a map that say why, and int8 is measured."""
+    picture = tmp_path / "needle.svg"
+    code, out, err = run(
+        *("--model", tiny, "--kv-bytes", "57600", "--max-model-len", "512", "--text", text, "--lengths", "512"),
+        *("--depths", "50", "--facts", "1", "--kv-cache-dtype", "int8,float32", "--picture", picture, "--json"),
+    )
+    assert code == 0, err
+    int8, float32 = msgspec.json.decode(out)["dtypes"]
+    assert int8["refused"] is None
+    assert "KV memory" in float32["refused"]
+    assert "cells" not in float32
+    assert "Not measured: " in "".join(ET.parse(picture).getroot().itertext())
 
 
 def test_an_interrupt_leaves_no_engine(tiny):

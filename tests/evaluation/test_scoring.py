@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 from rich.console import Console
 
+from engine.messages import TokenLogprob
 from gateway.evaluation import report
+from gateway.evaluation.asking import NoNumbers, numbers
 from gateway.evaluation.picture import FULL, NONE, shade, svg
 from gateway.evaluation.scoring import Answered, Measured, Read, against, at_chance, by_place, failed, perplexity, told
 
@@ -47,7 +50,7 @@ WORSE = replace(
 LACKED = Measured(dtype="fp8", refused="This device has no fp8.")
 
 
-def document(*rows: Measured, fail_under: float | None = None) -> dict:
+def document(*rows: Measured, fail_under: float | None = None) -> dict[str, Any]:
     """What the command would tell."""
     first = next(row for row in rows if row.refused is None)
     dtypes = [told(row, None if row is first else first, 10) for row in rows]
@@ -106,6 +109,13 @@ def test_a_dtype_is_told_against_the_first():
     }
 
 
+@pytest.mark.parametrize("broken", [math.nan, -math.inf])
+def test_what_is_no_number_is_no_score(broken):
+    """A model whose log-probabilities are not numbers is an error that a row tells, never NaN in a table."""
+    with pytest.raises(NoNumbers, match="not numbers"):
+        numbers([TokenLogprob(1, -0.5), TokenLogprob(2, broken)])
+
+
 def test_nothing_is_concluded_from_a_first_at_chance():
     """Where the first dtype retrieves nothing, another's share of it is absent, not a number."""
     guesses = tuple(replace(one, chosen=at == 0) for at, one in enumerate(FIRST.answers))
@@ -134,7 +144,7 @@ def test_the_document_is_json_without_what_is_not_known():
     }
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, told: dict) -> str:
+def shown(monkeypatch: pytest.MonkeyPatch, told: dict[str, Any]) -> str:
     """What a person reads."""
     page = io.StringIO()
     monkeypatch.setattr(report, "page", lambda width: Console(file=page, width=width, highlight=False))
