@@ -49,7 +49,7 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture
-def text(tmp_path) -> Path:
+def text(tmp_path):
     """A short text."""
     file = tmp_path / "tides.txt"
     file.write_text("The tide comes twice a day. It goes as often. " * 12)
