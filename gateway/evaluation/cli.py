@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -85,8 +87,7 @@ def needle(
             _check(picture)
         name, folder = find_model(settings, os.environ)
         prompts = Prompts(Renderer.load(folder, template=""))
-        _hush()
-        with command.progress(f"Looking at {name}") as step:
+        with _hushed(), command.progress(f"Looking at {name}") as step:
             config = engine_config(settings, name, folder)
             told = asyncio.run(command.measured(config, options, prompts, read, step))
         report.show(told, as_json=json)
@@ -108,6 +109,12 @@ def _check(picture: Path) -> None:
         raise ConfigError(f"--picture {picture}: no file can be written there")
 
 
-def _hush() -> None:
+@contextmanager
+def _hushed() -> Iterator[None]:
     """Leave the engine's coming and going out of the log: what came of it is told in the table."""
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
