@@ -11,7 +11,7 @@ import os
 
 from rich.console import Console
 
-from benchmarks import cost, environment, front, performance, report, second_turn, seeing, store
+from benchmarks import cost, environment, front, kv_dtypes, performance, report, second_turn, seeing, store
 from benchmarks.measure import Benchmark, Result
 from engine.client import TUNING
 
@@ -21,6 +21,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, int]] = {  # what to run, and how often i
     store.NAME: (store.run, store.steps()),
     front.NAME: (front.run, front.steps()),
     seeing.NAME: (seeing.run, seeing.steps()),
+    kv_dtypes.NAME: (kv_dtypes.run, kv_dtypes.steps()),
 }
 
 

@@ -1,4 +1,4 @@
-"""Keys or values as they are stored, which may be in fewer bits than a model computes in. Pure but for its one memory.
+"""Keys or values as they are stored, which may be in fewer bits than a model computes in. Knows no model and no blocks.
 
 A float is rounded, what is too large for it is the largest it has. fp8 is e4m3: 4 bits of exponent, 3 of fraction.
 `int8` is scaled to the largest number of each token and KV head, and the scales lie beside it, float32. Rule: what is
@@ -29,6 +29,7 @@ SCALE_BYTES: Final = 4  # one float32 for each token and KV head, of K and of V
 _LEAST_SCALE: Final = 1e-30  # of a token that is all zeros
 # The bits of an fp8 (sign, 4, 3), read as int8, widened and shifted, are those of a float16 (sign, 5, 10) 256 times as
 # small, once the copy of the sign in its highest exponent bit is gone. torch's own conversion takes five times as long.
+# Only an fp8 that is no number comes out as one, 480; a step that computes such keys still sees what they are.
 _FP8_SHIFT: Final = 7
 _FP8_MASK: Final = -0x4001
 _FP8_FACTOR: Final = 256.0
@@ -70,27 +71,11 @@ class Stored:
 
     def __getitem__(self, slots: slice | Tensor) -> Tensor:
         """Read [slots, kv_heads, head_dim] in `read_as`."""
-        read = self.numbers(slots)
-        if self.scales is not None:
-            return read.mul_(self.scales[slots][..., None])
-        return read.mul_(self.factor) if self.factor != 1.0 else read
-
-    def numbers(self, slots: slice | Tensor) -> Tensor:
-        """Read [slots, kv_heads, head_dim] in `read_as`, to be multiplied by `scales` or `factor` yet."""
-        if self.dtype != torch.float8_e4m3fn:
-            return self.data[slots].to(self.read_as)
-        wide = _bits(self.data)[slots].to(torch.int16).bitwise_left_shift_(_FP8_SHIFT).bitwise_and_(_FP8_MASK)
-        return wide.view(torch.float16).to(self.read_as)
-
-    @property
-    def factor(self) -> float:
-        """What all numbers are to be multiplied by."""
-        return _FP8_FACTOR if self.dtype == torch.float8_e4m3fn else 1.0
-
-    def part(self, slot: int, tokens: int) -> Stored:
-        """Return a stretch of slots, a view."""
-        scales = None if self.scales is None else self.scales[slot : slot + tokens]
-        return Stored(self.data[slot : slot + tokens], scales, self.read_as)
+        if self.dtype == torch.float8_e4m3fn:
+            wide = _bits(self.data)[slots].to(torch.int16).bitwise_left_shift_(_FP8_SHIFT).bitwise_and_(_FP8_MASK)
+            return wide.view(torch.float16).to(self.read_as).mul_(_FP8_FACTOR)
+        read = self.data[slots].to(self.read_as)
+        return read if self.scales is None else read.mul_(self.scales[slots][..., None])
 
     def together(self, stretches: Sequence[tuple[int, int]]) -> Stored:
         """Return stretches of slots (first, tokens) as one, a copy."""

@@ -74,9 +74,8 @@ def test_cold_warm_and_in_pieces_are_the_same(module, name):
 
 @pytest.mark.parametrize("name", STORED)
 def test_answers_in_one_batch_are_those_of_each_alone(module, name, monkeypatch):
-    """Sequences that share a beginning, attended to once for all in tiles, get the logits that each gets alone."""
-    monkeypatch.setattr("engine.attention.narrow.LEAST_TOKENS", 5)
-    monkeypatch.setattr("engine.attention.narrow.TILE_NUMBERS", 200)
+    """Sequences that share a beginning, attended to once for all in pieces, get the logits that each gets alone."""
+    monkeypatch.setattr("engine.attention.narrow.PIECE_NUMBERS", 200)
     trunk = text(2, 24)
     prompts = [trunk[:kept] + text(100 + kept + new, new) for kept, new in ((24, 3), (24, 17), (12, 9), (24, 1))]
     alone = []

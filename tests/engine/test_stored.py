@@ -43,14 +43,12 @@ def test_what_is_read_is_near_what_was_written(name, wide):
 
 @pytest.mark.parametrize("name", NARROW)
 def test_a_write_returns_what_any_read_gives(name):
-    """What a step attends to of its own is, to the bit, what later steps read: by slice, by index, by number."""
+    """What a step attends to of its own is, to the bit, what later steps read: by slice, by index, put together."""
     stored = Stored.empty(40, KV_HEADS, HEAD_DIM, STORED[name], CPU)
     slots = torch.tensor([7, 3, 30, 31, 2])
     written = stored.write(slots, torch.randn(5, KV_HEADS, HEAD_DIM))
     assert torch.equal(written, stored[slots])
     assert torch.equal(written[2:4], stored[30:32])
-    scaled = stored.numbers(slots) * stored.factor
-    assert torch.equal(written, scaled if stored.scales is None else scaled * stored.scales[slots][..., None])
     assert torch.equal(stored.together([(30, 2), (7, 1)])[0:3], written[[2, 3, 0]])
 
 
@@ -87,11 +85,8 @@ def test_every_fp8_is_read_as_torch_reads_it(bits: bytes) -> None:
 
 @pytest.fixture
 def soon(monkeypatch):
-    """Fold, tile and cut at sizes that a test reaches."""
-    monkeypatch.setattr("engine.attention.narrow.FEW_ROWS", 8)
-    monkeypatch.setattr("engine.attention.narrow.LEAST_TOKENS", 5)
-    monkeypatch.setattr("engine.attention.narrow.TILE_NUMBERS", 11 * KV_HEADS * HEAD_DIM)
-    monkeypatch.setattr("engine.attention.narrow.PIECE_TOKENS", 13)
+    """Read a past in pieces of thirteen tokens."""
+    monkeypatch.setattr("engine.attention.narrow.PIECE_NUMBERS", 13 * KV_HEADS * HEAD_DIM)
 
 
 @pytest.mark.usefixtures("soon")
@@ -101,7 +96,7 @@ def soon(monkeypatch):
 @pytest.mark.parametrize("sinking", [False, True])
 @pytest.mark.parametrize("least", [2, 1000])
 def test_packed_equals_reference(name, window, softcap, sinking, least):
-    """Over numbers of few bits, folded or read, decodes and prefills agree under every window, cap and sink."""
+    """Over numbers of few bits, whole or in pieces, decodes and prefills agree under every window, cap and sink."""
     sinks = torch.linspace(-2.0, 3.0, HEADS) if sinking else None
     scoring = Scoring(scaling=0.5, window=window, softcap=softcap, sinks=sinks)
     batch = batch_of(COUNTS, PASTS, least)
