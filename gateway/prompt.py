@@ -107,8 +107,18 @@ class Renderer:
         self.identity = hashlib.blake2b(identity, digest_size=16).hexdigest()
 
     @classmethod
-    def load(cls, folder: Path, *, clock: Callable[[], datetime] = datetime.now, **options: Any) -> Renderer:
-        """Read tokenizer and chat template from a model folder; `options` are the constructor's."""
+    def load(
+        cls,
+        folder: Path,
+        *,
+        clock: Callable[[], datetime] = datetime.now,
+        template: str | None = None,
+        **options: Any,
+    ) -> Renderer:
+        """Read tokenizer and chat template from a model folder; `options` are the constructor's.
+
+        `template` is for a model that has none; an empty one makes raw prompts only.
+        """
         try:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the tokenizer's library raises bare ones
@@ -116,11 +126,17 @@ class Renderer:
             raise ConfigError(f"{folder} holds no usable tokenizer: {said}") from error
         templates = tokenizer.chat_template
         source = templates.get("default") if isinstance(templates, dict) else templates
+        source = template if source is None else source
         if source is None:
             raise ConfigError(f"{folder} has no chat template, so it cannot answer chats: choose an instruct model")
         names = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
         encoder = Encoder(tokenizer.backend_tokenizer, unknown=tokenizer.unk_token)
         return cls(encoder, ChatTemplate(source, names=names, clock=clock), **options)
+
+    @property
+    def chats(self) -> bool:
+        """Whether there is a template to write conversations by."""
+        return bool(self._template.source)
 
     def least(self, ask: Ask) -> int:
         """Tokens that a prompt has at the very least, known without encoding: no token is longer than the longest."""

@@ -20,8 +20,8 @@ CHATML = (
 )
 
 
-def tiny_tokenizer(template: str = CHATML) -> PreTrainedTokenizerFast:
-    """Build a byte-level tokenizer that speaks ChatML, or another template."""
+def tiny_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
+    """Build a byte-level tokenizer that speaks ChatML, by another template or by none."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [*SPECIALS, *alphabet, *("".join(merge) for merge in MERGES)]
     tokenizer = Tokenizer(models.BPE(vocab={word: place for place, word in enumerate(words)}, merges=list(MERGES)))
@@ -35,7 +35,7 @@ def tiny_tokenizer(template: str = CHATML) -> PreTrainedTokenizerFast:
     return fast
 
 
-def save_tiny_tokenizer(folder: Path, template: str = CHATML) -> Path:
+def save_tiny_tokenizer(folder: Path, template: str | None = CHATML) -> Path:
     """Write only the tokenizer."""
     tiny_tokenizer(template).save_pretrained(folder)
     return folder

@@ -64,7 +64,23 @@ KNOWN: Final[Mapping[str, Config]] = {
         "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
         "dtype": "float32",
-    }
+    },
+    "gemma3-270m": {
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 18,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "hidden_size": 640,
+        "intermediate_size": 2048,
+        "vocab_size": 262_144,
+        "max_position_embeddings": 32_768,
+        "sliding_window": 512,
+        "layer_types": 3 * [*5 * ["sliding_attention"], "full_attention"],
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    },
 }
 
 

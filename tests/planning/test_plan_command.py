@@ -16,9 +16,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from engine.defaults import filled
+from engine.weights import WHEELS
 from gateway.cli import app
 from gateway.planning.errors import Unplannable
-from gateway.planning.finding import find
+from gateway.planning.finding import KNOWN, find
 from gateway.planning.kv import BYTES
 from gateway.planning.machines import MACHINES
 from gateway.planning.parameters import FAMILIES
@@ -55,6 +56,14 @@ def test_the_default_model_by_its_name():
     assert (capacity["kv_bytes"], capacity["blocks"]) == (4 << 30, (4 << 30) // (45 << 14))
     assert (capacity["sequences"], capacity["sequences_sharing_prefix"]) == (5825 // 256, (5825 - 64) // 192)
     assert plan["machine"] is None
+
+
+def test_every_shipped_name_is_known():
+    """What `serve` finds in wheels is planned by that name: of Gemma 3 270M, 15 layers of 18 slide over 512 tokens."""
+    assert set(KNOWN) == set(WHEELS)
+    plan = told("gemma3-270m")
+    assert (plan["family"], plan["parameters"]) == ("gemma3_text", 268_098_176)
+    assert (plan["sliding_layers"], plan["window"], plan["kv"]["bytes_per_token"]) == (15, 512, 18 * 2 * 256 * 4)
 
 
 def test_memory_less_weights_is_what_is_left(tmp_path):

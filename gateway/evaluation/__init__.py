@@ -1,0 +1,1 @@
+"""`keepwarm eval`: what a way of keeping K and V does to answers."""
