@@ -24,20 +24,8 @@ import structlog
 from aiohttp import web
 
 from benchmarks.measure import Advance, Result, Series, Target
-from engine.messages import (
-    Changed,
-    Delta,
-    EngineStats,
-    Entries,
-    Finished,
-    Missed,
-    ModelCard,
-    PolicyTerms,
-    Prefilled,
-    RetentionView,
-    Submit,
-    Tree,
-)
+from engine.messages import Delta, Finished, Missed, ModelCard, Prefilled, Submit
+from engine.operator_messages import Changed, EngineStats, Entries, PolicyTerms, RetentionView, Tree
 from engine.weights import resolve_in_subprocess
 from gateway.app import build_serving_app
 from gateway.ask import Ask, Turn

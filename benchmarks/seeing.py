@@ -19,7 +19,7 @@ from aiohttp import web
 
 from benchmarks.front import CARD, Immediate
 from benchmarks.measure import Advance, Result, Series, Target
-from engine.messages import SPANS_S, EngineStats, Histo
+from engine.operator_messages import SPANS_S, EngineStats, Histo
 from gateway.ask import Ask
 from gateway.keys import BACKEND, METRICS, POLICIES
 from gateway.metrics import Metrics, MetricsOptions

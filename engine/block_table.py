@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from engine.block_pool import BlockId
-from engine.messages import EXTENTS
+from engine.operator_messages import EXTENTS
 
 
 class BlockTable:

@@ -33,25 +33,19 @@ from engine.errors import (
     QueueTimeout,
     RequestRefused,
 )
-from engine.messages import (
-    Abort,
+from engine.messages import Abort, Delta, EngineBound, ModelCard, Refused, StartFailed, Submit
+from engine.operator_messages import (
     AskRetention,
     AskStats,
     AskTree,
     Changed,
-    Delta,
-    EngineBound,
     EngineStats,
     Entries,
     ListEntries,
-    ModelCard,
     PolicyTerms,
     Purge,
-    Refused,
     RetentionView,
     SetPolicies,
-    StartFailed,
-    Submit,
     Tree,
 )
 

@@ -21,23 +21,18 @@ from engine.chunk import Chunk, Outcome
 from engine.config import EngineConfig
 from engine.errors import EngineError, Overloaded, QueueTimeout, RequestRefused
 from engine.facts import refused
-from engine.messages import (
-    Abort,
+from engine.messages import Abort, Delta, EngineBound, ModelCard, Refused, Submit
+from engine.operator_messages import (
     AskRetention,
     AskStats,
     AskTree,
     Changed,
-    Delta,
-    EngineBound,
     EngineStats,
     Entries,
     ListEntries,
-    ModelCard,
     Purge,
-    Refused,
     RetentionView,
     SetPolicies,
-    Submit,
     Tree,
 )
 from engine.request import Request

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from engine.block_pool import BlockId
 from engine.cache import PrefixCache
-from engine.messages import Changed, Entries, EntryView, ListEntries, PolicyTerms, Purge, SetPolicies, Tally
+from engine.operator_messages import Changed, Entries, EntryView, ListEntries, PolicyTerms, Purge, SetPolicies, Tally
 from engine.terms import governing
 from prefix_store import lifetimes
 from prefix_store.chain import Namespace

@@ -6,7 +6,7 @@ Pure: it reads and renews nothing. Knows no clock.
 from __future__ import annotations
 
 from engine.cache import PrefixCache
-from engine.messages import EngineStats, Histo
+from engine.operator_messages import EngineStats, Histo
 from engine.scheduler import Scheduler
 from prefix_store.census import Kind
 from prefix_store.reasons import Fate

@@ -13,7 +13,7 @@ from heapq import nlargest
 from msgspec.structs import replace
 
 from engine.block_pool import BlockId
-from engine.messages import SPANS_S, AskRetention, AskTree, RetentionView, Tree, TreeNode
+from engine.operator_messages import SPANS_S, AskRetention, AskTree, RetentionView, Tree, TreeNode
 from prefix_store.node import Node
 from prefix_store.radix import RadixTree
 from prefix_store.retention import Kept

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from engine.messages import PolicyTerms
+from engine.operator_messages import PolicyTerms
 
 DEFAULT = PolicyTerms(name="default")
 

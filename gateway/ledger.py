@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from engine.errors import EngineUnavailable
-from engine.messages import EngineStats
+from engine.operator_messages import EngineStats
 from gateway.flushing import flushing
 from gateway.record import UNNAMED, Record, Routed
 from gateway.usage import PromptFacts

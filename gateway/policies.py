@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from engine.errors import EngineUnavailable
-from engine.messages import Changed, PolicyTerms
+from engine.operator_messages import Changed, PolicyTerms
 from gateway import patience
 from gateway.backends import Backend
 from gateway.patience import in_time

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from engine.messages import EngineStats
+from engine.operator_messages import EngineStats
 from gateway.cli import app
 from gateway.config import SETTINGS
 from gateway.metrics import Metrics, MetricsOptions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.messages import EngineStats
+from engine.operator_messages import EngineStats
 from gateway.api import openai_chat
 from gateway.cli import app
 from gateway.config import SETTINGS

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
-from engine.messages import Changed, EngineStats, Entries, EntryView, Histo, Tally
+from engine.operator_messages import Changed, EngineStats, Entries, EntryView, Histo, Tally
 from gateway.api.json_body import decode
 from gateway.errors import BadRequest, GatewayError
 from prefix_store.classes import RetentionClasses, nearest

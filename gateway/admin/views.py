@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from engine.messages import SPANS_S, EngineStats, Histo, ModelCard, RetentionView, Tree, TreeNode
+from engine.messages import ModelCard
+from engine.operator_messages import SPANS_S, EngineStats, Histo, RetentionView, Tree, TreeNode
 from prefix_store.classes import RetentionClasses
 
 Json = dict[str, Any]

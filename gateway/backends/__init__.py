@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, RetentionView, Submit, Tree
+from engine.messages import Delta, ModelCard, Submit
+from engine.operator_messages import Changed, EngineStats, Entries, PolicyTerms, RetentionView, Tree
 
 
 class Backend(Protocol):

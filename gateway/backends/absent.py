@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, NoReturn
 
 from engine.errors import EngineUnavailable
-from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, RetentionView, Submit, Tree
+from engine.messages import Delta, ModelCard, Submit
+from engine.operator_messages import Changed, EngineStats, Entries, PolicyTerms, RetentionView, Tree
 
 DETAIL: Final = "This gateway has no engine; its upstreams answer."
 

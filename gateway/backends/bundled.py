@@ -13,7 +13,8 @@ from typing import Any
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailable, ModelRefused
-from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, RetentionView, Submit, Tree
+from engine.messages import Delta, ModelCard, Submit
+from engine.operator_messages import Changed, EngineStats, Entries, PolicyTerms, RetentionView, Tree
 
 
 class Bundled:

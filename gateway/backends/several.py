@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from engine.config import EngineConfig
 from engine.errors import EngineError, EngineUnavailable
-from engine.messages import Changed, Delta, EngineStats, Entries, ModelCard, PolicyTerms, RetentionView, Submit, Tree
+from engine.messages import Delta, ModelCard, Submit
+from engine.operator_messages import Changed, EngineStats, Entries, PolicyTerms, RetentionView, Tree
 from gateway.backends.bundled import Bundled
 from gateway.backends.sums import summed
 from gateway.routing.router import Choice, Router

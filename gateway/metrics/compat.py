@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.messages import EngineStats, ModelCard
+from engine.messages import ModelCard
+from engine.operator_messages import EngineStats
 from gateway.metrics.engine import EngineSeries
 from gateway.metrics.shapes import LENGTH_BUCKETS_S, TOKEN_BUCKETS, WAIT_BUCKETS_S, renamed, spans
 from gateway.metrics.stream import Stream

@@ -13,7 +13,8 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.messages import EXTENTS, EngineStats, ModelCard
+from engine.messages import ModelCard
+from engine.operator_messages import EXTENTS, EngineStats
 from gateway.metrics.own import OTHER
 from gateway.metrics.shapes import buckets, spans
 

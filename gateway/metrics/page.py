@@ -15,7 +15,8 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from engine.messages import EngineStats, ModelCard
+from engine.messages import ModelCard
+from engine.operator_messages import EngineStats
 from gateway.ask import Ask
 from gateway.metrics.compat import Compat
 from gateway.metrics.engine import EngineSeries, Reading

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.samples import Sample
 
-from engine.messages import SPANS_S, Histo
+from engine.operator_messages import SPANS_S, Histo
 
 OVERHEAD_BUCKETS_S: Final = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 TOKEN_GAP_BUCKETS_S: Final = (50e-6, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks import __main__ as benches
 from benchmarks import kv_dtypes
-from engine.model import load
+from engine.loading import load
 from engine.stored import STORED
 from tests.tiny_model import save_tiny_model
 

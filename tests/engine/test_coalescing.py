@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.messages import Keep, Purge, Sampling
+from engine.messages import Keep, Sampling
+from engine.operator_messages import Purge
 from tests.engine.workbench import Bench, ScriptedRunner, close, scripted_answer, tiny_module
 
 BLOCK = 4

@@ -13,7 +13,7 @@ from engine.block_pool import BlockId
 from engine.block_table import BlockTable
 from engine.compaction import Threshold, copies, worth
 from engine.hold import Copy
-from engine.messages import Purge
+from engine.operator_messages import Purge
 from tests.engine.test_truth import Schedule
 from tests.engine.workbench import Bench, ScriptedRunner, Truth, one_thread, scripted_answer, share_from, tiny_module
 

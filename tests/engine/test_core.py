@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.config import EngineConfig
-from engine.messages import AskStats, Refused, Sampling, Submit
+from engine.messages import Refused, Sampling, Submit
+from engine.operator_messages import AskStats
 from tests.engine.workbench import VOCAB, Bench, ScriptedRunner, scripted_answer
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from engine.attention.fixed import TILE, Fixed
-from engine.model import PagedModel, load
+from engine.loading import load
+from engine.model import PagedModel
 from engine.steady_test import steady_test
 from engine.weights import resolve_in_subprocess
 from gateway.config import cache_dir, read_settings

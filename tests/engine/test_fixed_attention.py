@@ -57,11 +57,12 @@ class Sequence:
     def compute(self, start: int, end: int, where: tuple[Stretch, ...], scoring: Scoring, attend) -> Tensor:
         """Write tokens [start, end) and attend from them."""
         places = torch.cat([torch.arange(slot, slot + tokens) for slot, tokens in where])
-        for slots, new in zip(self.pool, (self.key, self.value), strict=True):
-            slots[places[start:end]] = new[start:end]
+        for slots, fresh in zip(self.pool, (self.key, self.value), strict=True):
+            slots[places[start:end]] = fresh[start:end]
         rows = Rows(0, end - start, tuple(cut(where, 0, start)), True, (), whole=tuple(cut(where, 0, end)))
         new = self.query[start:end], self.key[start:end], self.value[start:end]
-        return attend(*new, *self.pool, batch_of(rows), scoring)
+        output: Tensor = attend(*new, *self.pool, batch_of(rows), scoring)
+        return output
 
     def all(self, size: int, where: tuple[Stretch, ...], scoring: Scoring, attend) -> Tensor:
         """Attend from every token, `size` of them at a time."""

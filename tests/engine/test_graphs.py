@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ class Wrong(Again):
         return super().record(lambda: compute().roll(1))
 
 
-def engine(module: torch.nn.Module, again: Again) -> Bench:
+def engine(module: Any, again: Again) -> Bench:
     """An engine whose decodes are recorded for up to eight sequences."""
     register()
     module.set_attn_implementation(PAGED)

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from engine.messages import Keep, ListEntries, Order, PolicyTerms, Purge, SetPolicies
+from engine.messages import Keep, Order
+from engine.operator_messages import ListEntries, PolicyTerms, Purge, SetPolicies
 from tests.engine.workbench import Bench, ScriptedRunner, scripted_answer
 
 B = 4  # tokens a block

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from engine.block_table import BlockTable
-from engine.messages import Abort, Purge, Sampling
+from engine.messages import Abort, Sampling
+from engine.operator_messages import Purge
 from tests.engine.workbench import VOCAB, Bench, close, plain_answer, plain_logits, tiny_module
 
 B = 4  # block_tokens of the bench

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.messages import Keep, Order, PolicyTerms, Purge, SetPolicies
+from engine.messages import Keep, Order
+from engine.operator_messages import PolicyTerms, Purge, SetPolicies
 from engine.sequence import NEXT, Phase
 from tests.engine.workbench import Bench, ScriptedRunner, scripted_answer
 

@@ -7,13 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from engine.messages import (
+from engine.messages import Keep, Order
+from engine.operator_messages import (
     SPANS_S,
     AskRetention,
     AskStats,
     AskTree,
-    Keep,
-    Order,
     PolicyTerms,
     Purge,
     RetentionView,

@@ -14,7 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from engine.compaction import Threshold
-from engine.messages import Keep, Order, Purge, Sampling
+from engine.messages import Keep, Order, Sampling
+from engine.operator_messages import Purge
 from tests.engine.workbench import GREEDY, VOCAB, Bench, Truth, close, one_thread, share_from, tiny_module
 
 BLOCK = 2

@@ -9,22 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.errors import EngineUnavailable
-from engine.messages import (
-    Changed,
-    Delta,
-    EngineStats,
-    Entries,
-    Fate,
-    Finished,
-    KeptMark,
-    Missed,
-    ModelCard,
-    PolicyTerms,
-    Prefilled,
-    RetentionView,
-    Submit,
-    Tree,
-)
+from engine.messages import Delta, Fate, Finished, KeptMark, Missed, ModelCard, Prefilled, Submit
+from engine.operator_messages import Changed, EngineStats, Entries, PolicyTerms, RetentionView, Tree
 
 MODEL = "tiny"
 

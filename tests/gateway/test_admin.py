@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import Changed, PolicyTerms, Tally
+from engine.operator_messages import Changed, PolicyTerms, Tally
 from gateway.keys import POLICIES
 from tests.gateway.conftest import Gateway, StartGateway
 from tests.gateway.scripted import MODEL

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import Entries, EntryView
+from engine.operator_messages import Entries, EntryView
 from gateway.keys import POLICIES
 from prefix_store.store import Entry, StoreUnavailable
 from tests.gateway.conftest import Gateway

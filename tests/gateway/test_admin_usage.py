@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import EngineStats
+from engine.operator_messages import EngineStats
 from gateway.money import Prices, Rates
 from gateway.usage import Written
 from prefix_store.ledger import MINUTE, floor

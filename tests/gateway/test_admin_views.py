@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import SPANS_S, EngineStats, Histo, RetentionView, Tree, TreeNode
+from engine.operator_messages import SPANS_S, EngineStats, Histo, RetentionView, Tree, TreeNode
 from gateway import patience
 from gateway.admin import views
 from prefix_store.classes import RetentionClasses

@@ -9,7 +9,7 @@ import pytest
 
 import gateway.ledger
 from engine.errors import EngineUnavailable
-from engine.messages import EngineStats
+from engine.operator_messages import EngineStats
 from gateway.ledger import PORTION, Ledger
 from gateway.record import Record
 from gateway.usage import Written

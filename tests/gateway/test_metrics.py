@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.messages import EXTENTS, SPANS_S, EngineStats, Histo
+from engine.operator_messages import EXTENTS, SPANS_S, EngineStats, Histo
 from gateway.ask import Ask
 from gateway.metrics import Metrics, MetricsOptions
 from gateway.metrics.own import Worth

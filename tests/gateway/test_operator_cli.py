@@ -17,7 +17,7 @@ import structlog
 from msgspec import structs
 from typer.testing import CliRunner
 
-from engine.messages import Changed, Entries, EntryView, Histo, Tally
+from engine.operator_messages import Changed, Entries, EntryView, Histo, Tally
 from gateway.cli import app
 from gateway.keys import POLICIES
 from prefix_store.store import Entry, StoreUnavailable

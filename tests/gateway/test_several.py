@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from engine.errors import EngineUnavailable, Overloaded
-from engine.messages import (
+from engine.messages import Keep, Submit
+from engine.operator_messages import (
     Changed,
     EngineStats,
     Entries,
     EntryView,
     Histo,
-    Keep,
     PolicyTerms,
     RetentionView,
-    Submit,
     Tally,
     Tree,
     TreeNode,
