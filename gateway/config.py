@@ -189,10 +189,11 @@ class Settings:
                 f"--workers {self.workers}: one engine process belongs to one gateway process; leave --workers at 1, "
                 "or run gateways with --no-engine and several workers in front of several `keepwarm serve`"
             )
-        if self.deterministic and self.device != "cpu":
-            raise ConfigError(
-                f"--deterministic computes on a CPU, and --device is {self.device}: leave one of them out"
-            )
+        used = next((one for one in (self.devices or (self.device,)) if one != "cpu"), None)
+        if self.deterministic and used is not None:
+            raise ConfigError(f"--deterministic computes on a CPU, and --device is {used}: leave one of them out")
+        if self.deterministic and self.torch_compile:
+            raise ConfigError("--deterministic and --torch-compile: compiled layers round as they like, leave one out")
         if self.step_tokens < self.max_num_seqs:
             raise ConfigError(f"--step-tokens {self.step_tokens} is below --max-num-seqs {self.max_num_seqs}")
 

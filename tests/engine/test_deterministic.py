@@ -117,6 +117,22 @@ def test_warm_is_cold(module: Any, alone: Alone) -> None:
         assert same(made, f"r{kept}", changed, alone)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "fp8", "int8"])
+def test_numbers_of_few_bits_change_no_bit(module: Any, dtype: str) -> None:
+    """Keys and values that are stored in fewer bits are read alike cold, warm, in chunks and among neighbours."""
+    trunk = text(4, 50)
+    prompts = [trunk + text(n, 3 + n) for n in range(4)]
+    cold = [bench(module, kv_cache_dtype=dtype, step_tokens=512) for _ in prompts]
+    wanted = [one.ask(prompt, max_tokens=5).tokens for one, prompt in zip(cold, prompts, strict=True)]
+    made = bench(module, kv_cache_dtype=dtype, step_tokens=16, max_num_seqs=4)
+    names = [made.submit(prompt, max_tokens=5) for prompt in prompts]
+    made.run()
+    assert made.core.stats().read_tokens_total > 3 * 40
+    assert [made.answers[name].tokens for name in names] == wanted
+    for name, one in zip(names, cold, strict=True):
+        assert all(map(torch.equal, rows(made, name), rows(one, "r0")))
+
+
 def test_neighbours_change_no_bit(module: Any, alone: Alone) -> None:
     """Requests of all lengths, sampled in one batch, each say what they say alone."""
     made = bench(module, step_tokens=64, max_num_seqs=8)

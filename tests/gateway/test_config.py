@@ -83,6 +83,7 @@ def test_secrets_do_not_show() -> None:
         ({"max_model_len": "0"}, {}, "--max-model-len"),
         ({"kv_cache_dtype": "int4"}, {}, "--kv-cache-dtype: expected one of auto, float32, .*, int8, not 'int4'"),
         ({}, {"KEEPWARM_KV_CACHE_DTYPE": "fp16"}, "KEEPWARM_KV_CACHE_DTYPE"),
+        ({"deterministic": "on", "torch_compile": "on"}, {}, "--deterministic and --torch-compile: .* leave one out"),
         (
             {"deterministic": "on", "device": "cuda"},
             {},
