@@ -96,6 +96,7 @@ def serve(
     drain: Annotated[Given, _option("drain")] = None,
     cors_origins: Annotated[Given, _option("cors_origins")] = None,
     open_tenants: Annotated[Given, _option("open_tenants")] = None,
+    chat_template: Annotated[Given, _option("chat_template")] = None,
     tool_format: Annotated[Given, _option("tool_format")] = None,
     canonical_json: Annotated[Given, _option("canonical_json")] = None,
     normalise_telemetry: Annotated[Given, _option("normalise_telemetry")] = None,
@@ -255,6 +256,7 @@ def _engine(settings: Settings) -> tuple[Backend, Renderer | None, int]:
     config = engine_config(settings, name, folder)
     renderer = Renderer.load(
         folder,
+        template=settings.chat_template,
         tool_format=settings.tool_format,
         canonical=settings.canonical_json,
         normalises=settings.normalise_telemetry,
@@ -273,6 +275,7 @@ def _renderer(flags: dict[str, Any]) -> Renderer:
         _, folder = find_model(settings, os.environ)
     return Renderer.load(
         folder,
+        template=settings.chat_template,
         tool_format=settings.tool_format,
         canonical=settings.canonical_json,
         normalises=settings.normalise_telemetry,

@@ -31,6 +31,7 @@ from gateway.config_values import (
     parse_size,
     parse_switch,
     parse_tenants,
+    parse_template,
     parse_tool_format,
     parse_url,
     parse_word,
@@ -131,6 +132,9 @@ class Settings:
     )
     open_tenants: tuple[str, ...] = _setting(
         "", parse_tenants, "Tenants that a client may name in place of a key, for one developer's machine: a,b,c."
+    )
+    chat_template: str | None = _setting(
+        None, parse_template, "A file whose Jinja template writes chats, in place of the model's own."
     )
     tool_format: str = _setting(
         "auto", parse_tool_format, "How the model writes tool calls: auto, hermes, llama3, mistral or json."

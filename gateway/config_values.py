@@ -6,6 +6,7 @@ Rule: what cannot be read raises ValueError, which says what would do; the calle
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
@@ -135,6 +136,17 @@ def parse_tenants(text: str) -> tuple[str, ...]:
         if name in names[:place]:
             raise ValueError(f"{name!r} stands twice")
     return names
+
+
+def parse_template(text: str) -> str:
+    """Read the file of that name."""
+    try:
+        template = Path(text).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"expected a text file to read, and {text!r} is none ({type(error).__name__})") from error
+    if not template.strip():
+        raise ValueError(f"expected a template, and {text!r} is empty")
+    return template
 
 
 def parse_tool_format(text: str) -> str:

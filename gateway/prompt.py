@@ -117,7 +117,7 @@ class Renderer:
     ) -> Renderer:
         """Read tokenizer and chat template from a model folder; `options` are the constructor's.
 
-        `template` is for a model that has none; an empty one makes raw prompts only.
+        `template` takes the place of the model's own. Without either, only raw prompts can be made.
         """
         try:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
@@ -125,10 +125,8 @@ class Renderer:
             said = (str(error).splitlines() or [type(error).__name__])[0]
             raise ConfigError(f"{folder} holds no usable tokenizer: {said}") from error
         templates = tokenizer.chat_template
-        source = templates.get("default") if isinstance(templates, dict) else templates
-        source = template if source is None else source
-        if source is None:
-            raise ConfigError(f"{folder} has no chat template, so it cannot answer chats: choose an instruct model")
+        own = templates.get("default") if isinstance(templates, dict) else templates
+        source = template or own or ""
         names = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
         encoder = Encoder(tokenizer.backend_tokenizer, unknown=tokenizer.unk_token)
         return cls(encoder, ChatTemplate(source, names=names, clock=clock), **options)
@@ -183,7 +181,13 @@ class Renderer:
         arguments: Mapping[str, Any] = NOTHING,
         tenant: str = "default",
     ) -> Prompt:
-        """Render a conversation here and now. Raises BadRequest for one that the template refuses."""
+        """Render a conversation here and now. Raises BadRequest for one that the template refuses, or without one."""
+        if not self.chats:
+            raise BadRequest(
+                "The model has no chat template, so it answers no chats: send its text to /v1/completions, or have the "
+                "gateway started with --chat-template.",
+                param="messages",
+            )
         self._check(arguments)
         turns, normalised = _without_telemetry(turns) if self._normalises else (turns, ())
         written = list(texts(turns, tools, arguments))

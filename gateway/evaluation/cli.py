@@ -86,7 +86,7 @@ def needle(
         if picture is not None:
             _check(picture)
         name, folder = find_model(settings, os.environ)
-        prompts = Prompts(Renderer.load(folder, template=""))
+        prompts = Prompts(Renderer.load(folder, template=settings.chat_template))
         with _hushed(), command.progress(f"Looking at {name}") as step:
             config = engine_config(settings, name, folder)
             told = asyncio.run(command.measured(config, options, prompts, read, step))

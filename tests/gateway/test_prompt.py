@@ -142,11 +142,14 @@ def test_identity_covers_the_template(renderer: Renderer, tmp_path: Path) -> Non
     assert Renderer.load(save_tiny_tokenizer(tmp_path, "{{ messages }}")).identity != renderer.identity
 
 
-def test_folder_without_chat_template_is_refused(tokenizer_folder: Path, tmp_path: Path) -> None:
-    """A base model cannot answer chats, and that is said before it is served."""
+def test_a_model_without_a_chat_template_answers_raw_prompts_only(tokenizer_folder: Path, tmp_path: Path) -> None:
+    """A base model's chats are refused by the field and with what to do; a template that is given makes it chat."""
     (tmp_path / "tokenizer.json").write_bytes((tokenizer_folder / "tokenizer.json").read_bytes())
-    with pytest.raises(ConfigError, match="no chat template"):
-        Renderer.load(tmp_path)
+    base = Renderer.load(tmp_path)
+    with pytest.raises(BadRequest, match=r"no chat template.*/v1/completions.*--chat-template") as refused:
+        base.render([user("hi")])
+    assert refused.value.param == "messages"
+    assert ids(Renderer.load(tmp_path, template="{{ messages[0].content }}"), user("hi"))
 
 
 def test_threads_share_one_tokenizer(renderer: Renderer) -> None:
