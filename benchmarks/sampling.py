@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 NAME = "sampling"
 KV_BYTES = 3 << 29
 LIMIT = 0.10  # of a step
+WHILE_OTHERS_ARE_READ = 1000  # tokens that the first may say before the last prompt is read
 OFF = "greedy"
 WISHES = {
     OFF: Sampling(temperature=0.0),
@@ -117,7 +118,7 @@ def _begin(core: EngineCore, prompts: Items[bytes], rounds: int) -> None:
         greedy = Submit(
             id=f"{at}",
             tokens=tokens,
-            max_tokens=rounds + len(prompts) + 8,
+            max_tokens=rounds + WHILE_OTHERS_ARE_READ,
             sampling=WISHES[OFF],
             keep=Keep(cache=False),
         )
