@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models
 
 from gateway.ask import Ask, ToolCall, Turn
 from gateway.encoding import Encoder, StandIns
-from gateway.errors import BadRequest, ConfigError
+from gateway.errors import BadRequest
 from gateway.prompt import Renderer
 from gateway.signs import unused_characters
 from tests.gateway.test_detokenize import sentencepiece
