@@ -15,6 +15,7 @@ from benchmarks.peers.rows import Row, RowsRefused
 
 NAME: Final = "peers"
 OURS: Final = "keepwarm"
+OURS_COMPILED: Final = "keepwarm-compiled"  # shown beside the others; promises are held as it starts
 VLLM, VLLM_ALL_CORES = "vllm", "vllm-all-cores"
 LEAST_CACHED: Final = 0.5  # of warm prompts, on a server that tells; less would not be warm
 
@@ -83,7 +84,7 @@ def median(rounds: Rounds, server: str, measure: Measure) -> float | None:
 
 def best_peer(rounds: Rounds, measure: Measure, among: Container[str] | None = None) -> tuple[str, float] | None:
     """Return the peer with the least value, of all or of those named."""
-    peers = [name for name in rounds if name != OURS and (among is None or name in among)]
+    peers = [name for name in rounds if name not in (OURS, OURS_COMPILED) and (among is None or name in among)]
     found = [(value, name) for name in peers if (value := median(rounds, name, measure)) is not None]
     return (min(found)[1], min(found)[0]) if found else None
 

@@ -100,6 +100,7 @@ def _peer(server: Server, command: list[str]) -> Started:
 
 
 KEEPWARM: Final = Server(name=figures.OURS, version=environment.version("keepwarm"), flags=(), start=_keepwarm)
+KEEPWARM_COMPILED: Final = dataclasses.replace(KEEPWARM, name=figures.OURS_COMPILED, flags=("--torch-compile", "on"))
 VLLM: Final = Server(
     name=figures.VLLM,
     version=install.VLLM.version,
@@ -129,4 +130,4 @@ TRANSFORMERS: Final = Server(
     prepare=install.transformers,
     tells=False,
 )
-ALL: Final = (KEEPWARM, VLLM, VLLM_ALL_CORES, LLAMA, TRANSFORMERS)
+ALL: Final = (KEEPWARM, KEEPWARM_COMPILED, VLLM, VLLM_ALL_CORES, LLAMA, TRANSFORMERS)

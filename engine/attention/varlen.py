@@ -40,7 +40,7 @@ class Varlen:
         self._dtypes = dtypes
         self._batch: Batch | None = None
         self._tables: dict[bool, Tables] = {}  # of that batch, by whether it shares
-        self._kept: dict[int, Tables] = {}  # of batches that are used again and again
+        self._kept: dict[int, tuple[Batch, Tables]] = {}  # by id, which is the batch's as long as it is kept here
         self.fallbacks = 0  # calls that the reference computed
 
     def __call__(
@@ -62,8 +62,8 @@ class Varlen:
         return merge(parts, scoring.sinks).to(query.dtype)
 
     def keep(self, batch: Batch, tables: Tables) -> None:
-        """Take these tables for that very batch from now on, whatever it says of its rows; it must live on."""
-        self._kept[id(batch)] = tables
+        """Take these tables for that very batch from now on, whatever it says of its rows."""
+        self._kept[id(batch)] = (batch, tables)
 
     def lacking(self, query: Tensor, keys: Slots, scoring: Scoring) -> str | None:
         """Return what the kernel lacks for such a call, or None."""
@@ -78,7 +78,7 @@ class Varlen:
     def _tables_of(self, batch: Batch, *, sharing: bool) -> Tables:
         """Return the batch's tables, worked out once for all layers."""
         if (kept := self._kept.get(id(batch))) is not None:
-            return kept
+            return kept[1]
         if batch is not self._batch:
             self._batch, self._tables = batch, {}
         tables = self._tables.get(sharing)

@@ -105,7 +105,11 @@ def test_a_token_that_is_scored_is_not_replayed() -> None:
 
 def test_a_recording_that_says_something_else_is_not_used() -> None:
     """It is checked against the plain forward before it is trusted."""
-    assert engine(tiny_module(), Wrong()).runner.graphs is None
+    module = tiny_module()
+    expected = plain_answer(module, [1, 2, 3, 4], 6)
+    bench = engine(module, Wrong())
+    assert bench.runner.graphs is None
+    assert bench.ask([1, 2, 3, 4], max_tokens=6).tokens == expected
 
 
 def test_attention_that_the_kernel_lacks_is_not_recorded() -> None:
