@@ -49,11 +49,14 @@ class PrefixCache:
         self.compacted = 0  # blocks that were copied together
         self._holds: set[Hold] = set()
 
-    def admit(self, request: Request, readable: bytes, *, since: float, now: float, alone: bool = True) -> Hold:
+    def admit(
+        self, request: Request, readable: bytes, *, since: float, now: float, alone: bool = True, spoken_for: int = 0
+    ) -> Hold:
         """Lease the longest live prefix of the tokens in `readable`, renew it, and settle what is promised.
 
         `since` is when the request was first admitted: its marks count from there. Unless `alone`, a partial block is
-        copied even where it could be written on, because others want it too.
+        copied even where it could be written on, because others want it too. `spoken_for` counts free blocks that
+        others will need.
         """
         lease = self.tree.lease(request.namespace, readable, now, again=since != now)
         marks, reserved = self._grant(request, lease, since=since, now=now)
@@ -66,7 +69,7 @@ class PrefixCache:
         hold.policy, hold.reserved = self.terms.govern(request.namespace.tenant).name, reserved
         if request.cached:
             hold.absences = self.tree.absences(lease, request.tokens)
-        self._gather(hold, request)
+        self._gather(hold, request, spoken_for=spoken_for)
         self._copy_tail(hold, alone=alone, now=now)
         self._holds.add(hold)
         return hold
@@ -209,10 +212,11 @@ class PrefixCache:
         ttl_s = min(keep.held_ttl_s, self.terms.govern(request.namespace.tenant).max_ttl_s)
         return Retention(klass=keep.held_klass, ttl_s=ttl_s, since=since, sliding=keep.sliding)
 
-    def _gather(self, hold: Hold, request: Request) -> None:
+    def _gather(self, hold: Hold, request: Request, *, spoken_for: int) -> None:
         """Plan to bring the leased blocks together, where they lie in so many places that it pays."""
         work = request.prompt - hold.ready + request.max_tokens
-        if compaction.worth(hold.table, self.threshold, work=work, longest_run=self.pool.longest_run):
+        room = min(self.pool.longest_run, self.pool.free - spoken_for)
+        if compaction.worth(hold.table, self.threshold, work=work, room=room) and self.tree.movable(hold.lease):
             hold.run = self.pool.take(len(hold.table))
             hold.copies = compaction.copies(hold.table, hold.run)
 

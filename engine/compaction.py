@@ -2,7 +2,7 @@
 
 Attention reads each contiguous stretch by one call, so a prefix in many small ones costs more at every step than a copy
 of its keys and values does once. Rules: it is copied only where the copy is earned back within about two steps
-(docs/LOG.md has the measurement), and only into room that nobody is using, so that nothing is evicted for it.
+(docs/LOG.md has the measurement), and only into room that nobody has or waits for, so that nothing is evicted for it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Threshold:
     work: int = 20  # tokens that a sequence is at least to compute or write
 
 
-def worth(table: BlockTable, threshold: Threshold, *, work: int, longest_run: int) -> bool:
-    """Whether a table's blocks should be copied together, given the longest free run of blocks.
+def worth(table: BlockTable, threshold: Threshold, *, work: int, room: int) -> bool:
+    """Whether a table's blocks should be copied together, given the blocks in a row that are free for it.
 
     `work` counts the tokens that the sequence is still to compute and to write.
     """
     if table.pieces <= threshold.extents or work < threshold.work:
         return False
-    return longest_run >= len(table) + -(-work // table.block_tokens)
+    return room >= len(table) + -(-work // table.block_tokens)
 
 
 def copies(table: BlockTable, run: Sequence[BlockId]) -> tuple[Copy, ...]:

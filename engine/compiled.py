@@ -14,26 +14,26 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 from transformers import AttentionInterface
 
-from engine.errors import ModelRefused
+from engine.errors import ModelRefused, first_line
 from engine.kv_tensors import KVTensors
 from engine.model import PAGED, PagedModel, paged_attention
-from engine.self_test import gap, tolerance, whole_prompt
+from engine.self_test import SMALL_BLOCK, gap, tolerance, whole_prompt
 
 WARM_UP_TOKENS = (1, 3, 64)  # one row is compiled for itself, every other number together
 
 
-def compile_layers(model: PagedModel) -> None:
+def compile_layers(model: PagedModel, *, block_tokens: int = SMALL_BLOCK) -> None:
     """Compile every decoder layer, for one row and for any number of rows. Raises ModelRefused without a compiler."""
-    expected = [_logits(model, tokens) for tokens in WARM_UP_TOKENS]
+    expected = [_logits(model, tokens, block_tokens) for tokens in WARM_UP_TOKENS]
     AttentionInterface.register(PAGED, torch.compiler.disable(paged_attention))  # type: ignore[no-untyped-call]
     for layer in model.module.get_decoder().layers:
         layer.forward = torch.compile(layer.forward, dynamic=True)
     try:
-        got = [_logits(model, tokens) for tokens in WARM_UP_TOKENS]
+        got = [_logits(model, tokens, block_tokens) for tokens in WARM_UP_TOKENS]
     except (TorchDynamoException, CppCompileError, InvalidCxxCompiler) as error:
         raise ModelRefused(
             f"--torch-compile on: {model.config.model_type} does not compile here "
-            f"({type(error).__name__}: {str(error).strip().splitlines()[0]}). "
+            f"({type(error).__name__}: {first_line(error)}). "
             "Install a C++ compiler such as g++, or start without --torch-compile."
         ) from error
     if not all(gap(*pair) <= tolerance(model.dtype) for pair in zip(got, expected, strict=True)):
@@ -43,6 +43,6 @@ def compile_layers(model: PagedModel) -> None:
         )
 
 
-def _logits(model: PagedModel, tokens: int) -> Tensor:
-    kv = KVTensors(model.layout, blocks=1, block_tokens=tokens, device=model.device)
+def _logits(model: PagedModel, tokens: int, block_tokens: int) -> Tensor:
+    kv = KVTensors(model.layout, blocks=-(-tokens // block_tokens), block_tokens=block_tokens, device=model.device)
     return model.forward(whole_prompt(tokens, model), kv)[0]

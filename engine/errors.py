@@ -63,3 +63,8 @@ class EngineUnavailable(EngineError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, in one line; its kind, where it says nothing."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)

@@ -21,6 +21,7 @@ from engine.attention.tables import Call, Tables, plan
 from engine.attention.varlen import Varlen
 from engine.batch import Batch, Rows
 from engine.chunk import Chunk
+from engine.errors import first_line
 from engine.kv_tensors import KVTensors
 from engine.model import PagedModel
 from engine.self_test import gap, tolerance
@@ -96,7 +97,7 @@ class DecodeGraphs:
             for size in sizes(most_sequences):
                 graphs._record(size, -(-most_tokens // attend.page))
         except RuntimeError as error:  # such as a model that asks the device what to do next
-            log.warning("decodes_not_recorded", reason=str(error).splitlines()[0])
+            log.warning("decodes_not_recorded", reason=first_line(error))
             return None
         if attend.fallbacks != before:
             log.warning("decodes_not_recorded", reason="the kernel lacks something that this model needs")

@@ -93,17 +93,20 @@ class Line:
                 return None
             tails = [match.tail.node for one, match in matches.items() if one is not sequence and match.tail]
             tail = matches[sequence].tail
-            self._start(sequence, alone=tail is None or tail.node not in tails, now=now)
+            alone = tail is None or tail.node not in tails
+            self._start(sequence, alone=alone, spoken_for=self._promised(running), now=now)
             self._take_turn(sequence, running)
             return sequence
         return None
 
-    def _start(self, sequence: Sequence, *, alone: bool, now: float) -> None:
+    def _start(self, sequence: Sequence, *, alone: bool, spoken_for: int, now: float) -> None:
         """Let it in; `alone`: nobody else in line reads the partial block that it goes on from."""
         self._waiting.remove(sequence)
         self._followers = None
         admitted = now if sequence.admitted is None else sequence.admitted
-        hold = self._cache.admit(sequence.request, sequence.readable, since=admitted, now=now, alone=alone)
+        hold = self._cache.admit(
+            sequence.request, sequence.readable, since=admitted, now=now, alone=alone, spoken_for=spoken_for
+        )
         sequence.start(hold, now=now)
         self.coalescing.admitted(sequence, hold.ready)
 
@@ -120,13 +123,18 @@ class Line:
 
     def _fits(self, sequence: Sequence, match: Match[BlockId], running: Items[Sequence]) -> bool:
         """Whether its whole prompt fits beside what running prefills still need."""
-        promised = sum(
+        fresh = self._blocks(sequence.length + 1) - len(match.payload)
+        return (
+            self._promised(running) + fresh <= self._cache.obtainable - match.idle
+        )  # what it reuses cannot be evicted for it
+
+    def _promised(self, running: Items[Sequence]) -> int:
+        """Return the blocks that running prefills are yet to take."""
+        return sum(
             max(0, self._blocks(one.length + 1) - len(one.hold.table))
             for one in running
             if one.phase is Phase.PREFILL and one.hold is not None
         )
-        fresh = self._blocks(sequence.length + 1) - len(match.payload)
-        return promised + fresh <= self._cache.obtainable - match.idle  # what it reuses cannot be evicted for it
 
     def _blocks(self, tokens: int) -> int:
         return -(-min(tokens, self._max_model_len) // self._cache.block_tokens)

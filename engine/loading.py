@@ -17,7 +17,7 @@ from engine.attention import packed
 from engine.attention.dispatch import Attend, refuse_unread
 from engine.attention.varlen import HALF
 from engine.config import AUTO
-from engine.errors import ModelRefused
+from engine.errors import ModelRefused, first_line
 from engine.folder import refuse_broken, refuse_tokens
 from engine.fused import fuse
 from engine.model import PAGED, PagedModel, register
@@ -56,7 +56,7 @@ def load(
             ignore_mismatched_sizes=True,  # refused below, by name
         )
     except _UNLOADABLE as error:
-        raise ModelRefused(f"The weights in {path} cannot be loaded: {_first_line(error)}") from error
+        raise ModelRefused(f"The weights in {path} cannot be loaded: {first_line(error)}") from error
     _refuse_strange(path, text.model_type, found)
     if device.type != "cpu":  # where each product is a kernel to be launched
         fuse(module)
@@ -69,7 +69,7 @@ def _config(path: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
     except _UNLOADABLE as error:
-        raise ModelRefused(f"{path / 'config.json'} cannot be used: {_first_line(error)}") from error
+        raise ModelRefused(f"{path / 'config.json'} cannot be used: {first_line(error)}") from error
 
 
 def _refuse_quantised(config: Any, device: torch.device) -> None:
@@ -98,10 +98,6 @@ def _refuse_strange(path: Path, name: str, found: dict[str, Any]) -> None:
             f"The weights in {path} have {tensor} as {list(held)}, and config.json wants {list(wanted)}: they belong "
             "to another config.json. Put the files of one model together."
         )
-
-
-def _first_line(error: Exception) -> str:
-    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
 def compute_dtype(config: Any, device: torch.device) -> torch.dtype:

@@ -6,16 +6,17 @@ a CPU, which has other work to do, it is a part of what is free. Rule: what is n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import torch
 
-from engine.batch import Batch, Rows
 from engine.config import EngineConfig
 from engine.errors import ModelRefused
 from engine.kv_tensors import KVTensors, Room
 from engine.model import PagedModel
+from engine.scheduler import SCORED_ROWS
+from engine.self_test import whole_prompt
 
 DEFAULT_SHARE = 0.25  # of the free memory, on a CPU
 DEFAULT_CEILING = 4 << 30  # bytes, on a CPU
@@ -85,27 +86,17 @@ def step_bytes(model: PagedModel, config: EngineConfig) -> int:
     """Return what the largest step takes beside weights and pool, by taking it. On a GPU alone."""
     before = torch.cuda.memory_allocated(model.device)
     torch.cuda.reset_peak_memory_stats(model.device)
-    pool = largest_step(model, tokens=config.step_tokens, block_tokens=config.block_tokens)
+    wanted = min(config.step_tokens, SCORED_ROWS + config.max_num_seqs)
+    pool = largest_step(model, tokens=config.step_tokens, wanted=wanted, block_tokens=config.block_tokens)
     return int(torch.cuda.max_memory_allocated(model.device)) - before - pool
 
 
-def largest_step(model: PagedModel, *, tokens: int, block_tokens: int) -> int:
-    """Project `tokens` new tokens of one prompt, and every one's logits; return the bytes of the pool they lay in."""
+def largest_step(model: PagedModel, *, tokens: int, wanted: int, block_tokens: int) -> int:
+    """Project `tokens` tokens of one prompt, and the last ones' logits; return the bytes of the pool they lay in."""
     blocks = -(-tokens // block_tokens)
     kv = KVTensors(model.layout, blocks=blocks, block_tokens=block_tokens, device=model.device)
-    places = torch.arange(tokens, device=model.device)
-    rows = Rows(0, tokens, (), causal=tokens > 1, own=(), whole=((0, tokens),))
-    model.forward(
-        Batch(
-            tokens=places % model.config.vocab_size,
-            positions=places % model.config.max_position_embeddings,
-            slots=places,
-            rows=(rows,),
-            wanted=places,
-            copies=(),
-        ),
-        kv,
-    )
+    prompt = whole_prompt(tokens, model)
+    model.forward(replace(prompt, wanted=prompt.positions[-wanted:]), kv)
     return blocks * block_tokens * model.layout.bytes_per_token
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from engine.batch import Batch, Rows
-from engine.errors import ModelRefused
+from engine.errors import ModelRefused, first_line
 from engine.kv_tensors import KVLayout, KVTensors
 from engine.model import PAGED, PagedModel
 
@@ -44,7 +44,7 @@ def self_test(model: PagedModel, *, block_tokens: int = SMALL_BLOCK) -> None:
                 _test_stored(model, expected, block_tokens)
     except _STRANGE as error:
         raise ModelRefused(
-            f"{name} does something with its attention that this engine does not follow: {str(error).splitlines()[0]}"
+            f"{name} does something with its attention that this engine does not follow: {first_line(error)}"
         ) from error
 
 

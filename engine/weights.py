@@ -26,7 +26,7 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from engine.errors import ModelRefused
+from engine.errors import ModelRefused, first_line
 from engine.folder import refuse_broken
 from engine.gguf import Progress, check_magic, convert
 
@@ -282,7 +282,7 @@ def hub_refusals(model: str, *, instead: str) -> Iterator[None]:
             f"{model} is not on this machine and the hub cannot be reached. Go online once, or give {instead}."
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ModelRefused(f"{model} could not be downloaded: {str(error).splitlines()[0]}") from error
+        raise ModelRefused(f"{model} could not be downloaded: {first_line(error)}") from error
 
 
 def _how_it_ended(code: int) -> str:

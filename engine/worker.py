@@ -60,7 +60,7 @@ def build_core(config: EngineConfig) -> EngineCore:
     if config.torch_compile:
         from engine.compiled import compile_layers  # noqa: PLC0415 - a second of imports that few want
 
-        compile_layers(model)
+        compile_layers(model, block_tokens=config.block_tokens)
     card = card_of(model, config, room_of(model, config, free_before=free_before))
     runner = Runner(model, blocks=card.blocks, block_tokens=card.block_tokens, spare=int(config.cuda_graphs))
     if config.cuda_graphs and isinstance(attend, Varlen):

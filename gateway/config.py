@@ -195,7 +195,7 @@ class Settings:
             )
         used = next((one for one in (self.devices or (self.device,)) if one != "cpu"), None)
         if self.deterministic and used is not None:
-            raise ConfigError(f"--deterministic computes on a CPU, and --device is {used}: leave one of them out")
+            raise ConfigError(f"--deterministic computes on a CPU, not on {used}: leave one of them out")
         if self.deterministic and self.torch_compile:
             raise ConfigError("--deterministic and --torch-compile: compiled layers round as they like, leave one out")
         if self.step_tokens < self.max_num_seqs:
@@ -247,8 +247,12 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 def origins(
     flags: Mapping[str, str | None], environ: Mapping[str, str], file: Mapping[str, str] = NOTHING
 ) -> dict[str, Origin]:
-    """Tell where each setting comes from: the flag, else the environment, else the file, else the default."""
+    """Tell where each setting comes from: the flag, else the environment, else the file, else the default.
+
+    Where `device` comes from before `devices`, those are not meant any more.
+    """
     found: dict[str, Origin] = {}
+    rank: dict[str, int] = {}
     for row in SETTINGS.values():
         given = (
             (flags.get(row.name), row.flag),
@@ -256,8 +260,11 @@ def origins(
             (file.get(row.name), f"[server] {row.name}"),
             (row.default, "default"),
         )
-        text, source = next((pair for pair in given if pair[0] is not None), (None, "default"))
+        rank[row.name] = next((place for place, (text, _) in enumerate(given) if text is not None), len(given))
+        text, source = (None, "default") if rank[row.name] == len(given) else given[rank[row.name]]
         found[row.name] = Origin(text=text, source=source)
+    if rank["device"] < rank["devices"]:
+        found["devices"] = Origin(text=None, source="default")
     return found
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
@@ -129,7 +130,12 @@ class Renderer:
         source = template or own or ""
         names = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
         encoder = Encoder(tokenizer.backend_tokenizer, unknown=tokenizer.unk_token)
-        return cls(encoder, ChatTemplate(source, names=names, clock=clock), **options)
+        try:
+            chats = ChatTemplate(source, names=names, clock=clock)
+        except jinja2.TemplateSyntaxError as error:
+            whose = "--chat-template" if template else f"The chat template of {folder}"
+            raise ConfigError(f"{whose}: line {error.lineno}: {error.message}") from error
+        return cls(encoder, chats, **options)
 
     @property
     def chats(self) -> bool:

@@ -174,17 +174,21 @@ class RadixTree(Nodes[P]):
         (payload,) = self._absorb(tail.node, now)
         return payload
 
+    def movable(self, lease: Lease[P]) -> bool:
+        """Whether nobody else reads any of a lease's path, so that its payload may lie elsewhere. O(nodes)."""
+        own = 1 if lease.tail is None else 2  # a tail holds everything above it, too
+        return not lease.node.detached and all(node.leases == own for node in lifetimes.path_up(lease.node))
+
     def relocate(self, lease: Lease[P], payload: list[P]) -> list[P]:
         """Let a lease's whole path lie in `payload`, one per block, in order. Return what is spare.
 
-        That is what lay there before, or `payload` itself where another lease reads any of the path or it was purged.
+        That is what lay there before, or `payload` itself where the path is not `movable`.
         """
-        path = list(lifetimes.path_up(lease.node))
-        if lease.node.detached or any(node.leases > 1 for node in path):
+        if not self.movable(lease):
             return payload
         assert len(payload) * self.block_tokens == lease.tokens, "a path has one payload a block"
         before, end = payload_to(lease.node), len(payload)
-        for node in path:
+        for node in lifetimes.path_up(lease.node):
             start = end - len(node.payload)
             node.payload, end = payload[start:end], start
         return before

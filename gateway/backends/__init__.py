@@ -58,7 +58,7 @@ class Backend(Protocol):
         """Put policies in force, or say what that would do. Raises EngineUnavailable."""
 
     async def purge(self, **fields: Any) -> Changed:
-        """Forget entries: the fields of `engine.messages.Purge` but its number. Raises EngineUnavailable."""
+        """Forget entries: the fields of `engine.operator_messages.Purge` but its number. Raises EngineUnavailable."""
 
     async def entries(self, *, offset: int = 0, limit: int = 100, tenant: str | None = None) -> Entries:
         """Return one page of the entries. Raises EngineUnavailable."""

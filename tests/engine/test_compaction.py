@@ -114,7 +114,7 @@ def test_a_purge_between_plan_and_copy_moves_nothing(bench: Bench) -> None:
 def test_when_a_copy_pays(pieces: int, work: int, longest: int, pays: bool) -> None:
     """Above 32 extents, from 20 tokens of work on, and where a free run holds it all."""
     table = BlockTable(BLOCK, ODD[:pieces])
-    assert worth(table, Threshold(), work=work, longest_run=longest) is pays
+    assert worth(table, Threshold(), work=work, room=longest) is pays
 
 
 def test_one_copy_for_each_extent() -> None:

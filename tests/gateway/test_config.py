@@ -87,7 +87,7 @@ def test_secrets_do_not_show() -> None:
         (
             {"deterministic": "on", "device": "cuda"},
             {},
-            "--deterministic computes on a CPU, and --device is cuda: leave one of them out",
+            "--deterministic computes on a CPU, not on cuda: leave one of them out",
         ),
         ({"device": "gpu"}, {}, "--device: expected cpu, cuda or a GPU's number such as cuda:1, not 'gpu'"),
         ({"port": "8001"}, {}, "--admin-port"),
@@ -159,3 +159,12 @@ def test_what_cannot_be_shown_is_refused(flag, text, words):
     """A wrong value is told under the name of its flag."""
     with pytest.raises(ConfigError, match=re.escape(words)):
         read_settings({flag: text}, {})
+
+
+def test_a_device_that_is_named_outright_undoes_devices() -> None:
+    """A flag `--device` is not overruled by `devices` of the environment; next to it, `devices` wins."""
+    several = {"KEEPWARM_DEVICES": "cpu,cpu"}
+    assert read_settings({}, several).devices == ("cpu", "cpu")
+    assert not read_settings({"device": "cpu"}, several).devices
+    assert read_settings({"device": "cpu", "devices": "cpu,cpu"}, {}).devices == ("cpu", "cpu")
+    assert not read_settings({}, {"KEEPWARM_DEVICE": "cpu"}, {"devices": "cpu,cpu"}).devices

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models
 
 from gateway.ask import Ask, ToolCall, Turn
 from gateway.encoding import Encoder, StandIns
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, ConfigError
 from gateway.prompt import Renderer
 from gateway.signs import unused_characters
 from tests.gateway.test_detokenize import sentencepiece
@@ -150,6 +150,12 @@ def test_a_model_without_a_chat_template_answers_raw_prompts_only(tokenizer_fold
         base.render([user("hi")])
     assert refused.value.param == "messages"
     assert ids(Renderer.load(tmp_path, template="{{ messages[0].content }}"), user("hi"))
+
+
+def test_a_template_that_does_not_compile_is_refused_by_line(tokenizer_folder: Path) -> None:
+    """One line says which template and where in it."""
+    with pytest.raises(ConfigError, match=r"--chat-template: line 2: "):
+        Renderer.load(tokenizer_folder, template="{% for turn in messages %}\n{{ turn.content")
 
 
 def test_threads_share_one_tokenizer(renderer: Renderer) -> None:
