@@ -43,8 +43,8 @@ class Engine(Protocol):
         """The model that is served."""
 
     @property
-    def restarts(self) -> int:
-        """How often the engine was started again."""
+    def life(self) -> int:
+        """Which life its counters are of: they begin anew in each."""
 
     async def stats(self) -> EngineStats:
         """Return a snapshot. Raises EngineUnavailable."""
@@ -72,7 +72,7 @@ class Ledger:
                 counts[name] = counts.get(name, 0) + by
 
     def watch(self, stats: EngineStats, *, life: int) -> None:
-        """Count what went from the cache since the last snapshot; `life` is how often the engine had been restarted."""
+        """Count what went from the cache since the last snapshot; `life` is the engine's."""
         now = dict(_gone(stats))
         if life != self._life or any(now.get(key, 0) < before for key, before in self._seen.items()):
             self._seen = {}
@@ -90,7 +90,7 @@ class Ledger:
             stats = await asyncio.wait_for(self._engine.stats(), PATIENCE_S)
         except (EngineUnavailable, TimeoutError):
             return
-        self.watch(stats, life=self._engine.restarts)
+        self.watch(stats, life=self._engine.life)
 
     async def flush(self) -> None:
         """Hand the counts over. What the store does not take now stays for the next time."""

@@ -29,6 +29,10 @@ class Backend(Protocol):
         """What is served, or None while nothing can be."""
 
     @property
+    def life(self) -> int:
+        """Which life its counters are of: they begin anew in each."""
+
+    @property
     def restarts(self) -> int:
         """How often the engine was started again."""
 

@@ -24,6 +24,7 @@ class Absent:
     model = ""
     card: ModelCard | None = None
     restarts = 0
+    life = 0
     detail = DETAIL
 
     def open(self, submit: Submit) -> AbstractContextManager[AsyncIterator[Delta]]:  # noqa: ARG002 - a Backend

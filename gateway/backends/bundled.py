@@ -32,6 +32,11 @@ class Bundled:
         return self._client.card
 
     @property
+    def life(self) -> int:
+        """Which of the engine's lives its counters are of."""
+        return self._client.restarts
+
+    @property
     def restarts(self) -> int:
         """How often the engine was started again."""
         return self._client.restarts

@@ -2,8 +2,8 @@
 
 Owns the engines and one router over them: a request goes where most of its prompt lies, or where least work waits, by
 the rules of `gateway.routing.router`, with the prompt's own tokens. Rules: an engine that dies is believed to hold
-nothing and the others go on; one that comes is told the policies in force before anything else; what is counted is the
-sum over all of them.
+nothing and the others go on; one that comes again is told the policies in force before it gets a request; what is
+counted is the sum over all of them, and over the lives of each, so that it never falls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.errors import EngineError, EngineUnavailable
 from engine.messages import Delta, ModelCard, Submit
 from engine.operator_messages import Changed, EngineStats, Entries, PolicyTerms, RetentionView, Tree
 from gateway.backends.bundled import Bundled
-from gateway.backends.sums import summed
+from gateway.backends.sums import ended, summed
 from gateway.routing.router import Choice, Router
 from gateway.routing.wanted import Wanted, path_of
 
@@ -87,6 +87,9 @@ class Several:
         self._clock = clock
         self._router = Router()
         self._lives = dict.fromkeys(self.engines, 0)
+        self._untold: set[str] = set()  # engines that came again and do not know the policies yet
+        self._counted: dict[str, tuple[int, EngineStats]] = {}  # the last snapshot of each, and of which life
+        self._past = EngineStats()  # what lives that are over had counted
         self._terms: tuple[PolicyTerms, ...] | None = None
         self._keepers: list[asyncio.Task[None]] = []
         self._turned = asyncio.Event()
@@ -95,7 +98,12 @@ class Several:
     @property
     def up(self) -> dict[str, Bundled]:
         """The engines that serve now."""
-        return {name: one for name, one in self.engines.items() if one.card is not None}
+        return {name: one for name, one in self.engines.items() if one.card is not None and name not in self._untold}
+
+    @property
+    def life(self) -> int:
+        """Counters go on over restarts: they are always of one life."""
+        return 0
 
     @property
     def card(self) -> ModelCard | None:
@@ -128,10 +136,14 @@ class Several:
         with ExitStack() as stack:
             choice, deltas = self._opened(submit, wanted, stack)
             heard = _Heard(deltas, lambda: self._router.answering(choice))
+            life = self.engines[choice.replica].restarts
             try:
                 yield heard
             finally:
-                self._router.over(choice, wanted, self._clock(), read=heard.read, computed=heard.computed)
+                there = self.engines[choice.replica].restarts == life  # else what was computed went with its engine
+                self._router.over(
+                    choice, wanted, self._clock(), read=heard.read if there else None, computed=heard.computed and there
+                )
 
     def _opened(self, submit: Submit, wanted: Wanted, stack: ExitStack) -> tuple[Choice, AsyncIterator[Delta]]:
         """Open the request at the first engine that takes it. Raises what the last one refused it with."""
@@ -152,19 +164,21 @@ class Several:
 
     async def start(self) -> None:
         """Start all processes and return at once."""
-        for one in self.engines.values():
+        for name, one in self.engines.items():
             await one.start()
-            self._keepers.append(asyncio.create_task(self._keep(one), name="engine-policies"))
+            self._keepers.append(asyncio.create_task(self._keep(name, one), name="engine-policies"))
 
-    async def _keep(self, one: Bundled) -> None:
+    async def _keep(self, name: str, one: Bundled) -> None:
         """Tell an engine the policies in force whenever it comes, and who waits that it came or went."""
         while True:
             await one.ready()
-            self._turned.set()
             if self._terms is not None:
                 with contextlib.suppress(EngineUnavailable):
                     await one.set_policies(self._terms)
+            self._untold.discard(name)
+            self._turned.set()
             await one.lost()
+            self._untold.add(name)
             self._losses += 1
             self._turned.set()
 
@@ -196,9 +210,16 @@ class Several:
         await self._turned.wait()
 
     async def stats(self) -> EngineStats:
-        """Return the sum of all snapshots."""
+        """Return the sum of all snapshots, with what engines that are gone had counted."""
+        lives = {name: one.restarts for name, one in self.up.items()}
         parts: list[EngineStats] = await self._all("stats")
-        return summed(parts)
+        for (name, life), stats in zip(lives.items(), parts, strict=True):
+            before = self._counted.get(name)
+            if before is not None and before[0] != life:
+                self._past = summed([self._past, ended(before[1])])
+            self._counted[name] = life, stats
+        gone = [ended(stats) for name, (_, stats) in self._counted.items() if name not in lives]
+        return summed([*parts, *gone, self._past])
 
     async def set_policies(self, policies: tuple[PolicyTerms, ...], *, preview: bool = False) -> Changed:
         """Put policies in force everywhere, or say what that would do."""

@@ -8,11 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from engine.operator_messages import EngineStats
+
 Counted = TypeVar("Counted", bound=msgspec.Struct)
+
+MOMENTARY: Final = (  # of a snapshot, what is so at the moment only
+    *("waiting", "running", "blocks_free", "blocks_cached", "blocks_held", "nodes", "blocks_promised", "tombstones"),
+    *("tenant_blocks", "entries_by", "tokens_by"),
+)
+
+
+def ended(stats: EngineStats) -> EngineStats:
+    """Return what an engine has counted, without what it held: what remains of it when it is gone."""
+    nothing = EngineStats()
+    return msgspec.structs.replace(stats, **{name: getattr(nothing, name) for name in MOMENTARY})
 
 
 def summed(parts: Sequence[Counted]) -> Counted:

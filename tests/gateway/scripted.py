@@ -55,6 +55,7 @@ class ScriptedBackend:
         self.queue: list[Script] = []  # for the next requests, one each, before `script`
         self.card: ModelCard | None = CARD
         self.restarts = 0
+        self.life = 0
         self.submitted: list[Submit] = []
         self.entered = asyncio.Semaphore(0)  # one release per ticket that was opened
         self.left = asyncio.Semaphore(0)  # one release per ticket that was left

@@ -28,7 +28,7 @@ class Engine:
     name, model = "bundled", "tiny"
 
     def __init__(self) -> None:
-        self.restarts = 0
+        self.life = 0
         self.reading: EngineStats | None = EngineStats()
 
     async def stats(self) -> EngineStats:
@@ -243,7 +243,7 @@ async def test_a_new_engine_counts_from_nothing(restarts: int) -> None:
     await ledger.poll()
     engine.reading = None
     await ledger.poll()
-    engine.restarts = restarts
+    engine.life = restarts
     engine.reading = EngineStats(blocks_expired_total=5 + restarts, blocks_evicted_total=1 + 2 * restarts)
     await ledger.poll()
     await ledger.flush()

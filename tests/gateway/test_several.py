@@ -100,6 +100,21 @@ async def test_a_prefix_stays_where_it_lies() -> None:
     assert sum(len(one) for one in where) == 3
 
 
+async def test_what_is_counted_never_falls() -> None:
+    """An engine that goes leaves what it counted, not what it held; one that comes again counts on from there."""
+    backend, engines = several()
+    for engine, evicted in zip(engines, (5, 7), strict=True):
+        engine.reading = EngineStats(blocks_evicted_total=evicted, blocks_cached=2)
+    found = [await backend.stats()]
+    engines[0].turn(up=False)
+    found.append(await backend.stats())
+    engines[0].turn(up=True)
+    engines[0].reading = EngineStats(blocks_evicted_total=1, blocks_cached=1)
+    found.append(await backend.stats())
+    assert [(one.blocks_evicted_total, one.blocks_cached) for one in found] == [(12, 4), (12, 2), (13, 3)]
+    assert backend.life == 0
+
+
 async def test_equal_prompts_at_one_moment_meet() -> None:
     """Four open requests over one new prompt are on one engine; one over another goes to the idle one."""
     backend, engines = several()
