@@ -44,7 +44,8 @@ def chat(server: Server, name: str, **fields: Any) -> int:
 
 def leave(server: Server) -> None:
     """Begin to read a stream, and go."""
-    body = {"model": server.model, "messages": messages("Stay."), "max_tokens": 400, "stream": True}
+    lasting = {"max_tokens": 900, "ignore_eos": True, "stream": True}
+    body = {"model": server.model, "messages": messages("Stay."), **lasting}
     request = urllib.request.Request(
         f"{server.url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )

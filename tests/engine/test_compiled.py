@@ -62,8 +62,11 @@ def test_a_compiled_window_is_the_models():
     assert Bench(module=compiled(module)).ask(prompt, max_tokens=4).tokens == expected
 
 
-def test_without_a_compiler_the_start_is_refused_by_name(monkeypatch):
+def test_without_a_compiler_the_start_is_refused_by_name():
     """One line names the setting and what to do."""
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    with pytest.raises(ModelRefused, match=r"--torch-compile on: llama does not compile here .* Install a C\+\+"):
+    without = torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with (
+        without,
+        pytest.raises(ModelRefused, match=r"--torch-compile on: llama does not compile here .* Install a C\+\+"),
+    ):
         compiled(tiny_module())

@@ -120,7 +120,7 @@ def test_a_dtype_that_cannot_be_measured_is_a_row(tiny, text, tmp_path):
     assert code == 0, err
     int8, float32 = msgspec.json.decode(out)["dtypes"]
     assert int8["refused"] is None
-    assert "KV memory" in float32["refused"]
+    assert "--kv-bytes 131072 or more" in float32["refused"]
     assert "cells" not in float32
     assert "Not measured: " in "".join(ET.parse(picture).getroot().itertext())
 
