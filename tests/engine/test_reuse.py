@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -40,6 +41,17 @@ def test_a_prompt_cached_whole_still_computes_one_token(bench, module, length):
     assert (cold.prefilled.read, warm.prefilled.read) == (0, length - 1)
     assert close(bench.first_logits("r0"), plain_logits(module, tokens))
     assert close(bench.first_logits("r1"), bench.first_logits("r0"))
+
+
+@pytest.mark.parametrize("field", ["weights", "name", "kv_dtype"])
+def test_one_cache_never_mixes_models(bench, field):
+    """In one tree, what was kept under other weights, another name or dtype is not found, and is found again later."""
+    tokens, mine = prompt(3 * B), bench.core.card
+    bench.ask(tokens)
+    bench.core.card = msgspec.structs.replace(mine, **{field: "other"})
+    assert bench.ask(tokens).prefilled.read == 0
+    bench.core.card = mine
+    assert bench.ask(tokens).prefilled.read == 3 * B - 1
 
 
 def test_the_chain_goes_on_past_the_recomputed_token(bench, module):
