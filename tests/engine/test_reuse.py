@@ -195,6 +195,18 @@ def test_decodes_that_outgrow_the_pool_are_preempted_and_usage_stays(module):
         assert answer.finished.projected >= 3 * B + 4 * B - 1
 
 
+def test_resuming_is_cheap(module):
+    """Of what a preempted answer had computed, no more is computed again than the block that was taken from it."""
+    bench = Bench(module=module, blocks=10, block_tokens=B, max_num_seqs=2)
+    first, second = (bench.submit(prompt(3 * B, seed=s), max_tokens=3 * B) for s in (1, 2))
+    bench.run()
+    assert bench.core.stats().preemptions_total == 1
+    assert bench.answers[second].tokens == plain_answer(module, prompt(3 * B, seed=2), 3 * B)
+    alone = 3 * B + 3 * B - 1
+    assert bench.answers[first].finished.projected == alone
+    assert alone < bench.answers[second].finished.projected <= alone + B + 1
+
+
 def test_projections_follow_their_definition(bench):
     """Without preemption the projections done are computed + generated − 1."""
     tokens = prompt(13)
