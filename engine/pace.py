@@ -8,7 +8,7 @@ both; where nobody waits, a step is as large as it may be.
 from __future__ import annotations
 
 LEAST_TOKENS = 32  # smaller chunks waste more on reading the weights than they give back
-STRETCH = 3.0  # times a decode alone: a prompt gets two thirds of a step at least, however long a decode takes
+STRETCH = 2.0  # times a decode alone: a prompt gets half of a step at least, however long a decode takes
 WEIGHT = 0.25  # of the newest measurement
 
 

@@ -107,7 +107,7 @@ class Settings:
     inter_token: float = _setting(
         "200ms",
         parse_duration,
-        "Time between two tokens of an answer to aim at; a step gets three decodes' time where that is more.",
+        "Time between two tokens of an answer to aim at; a step gets two decodes' time where that is more.",
     )
     cuda_graphs: bool = _setting(
         "on", parse_switch, "Whether decode steps on a GPU are recorded at start and replayed: on or off."

@@ -113,10 +113,10 @@ def test_no_crowd_hides_who_came_last() -> None:
 
 @pytest.mark.parametrize(
     ("decode_s", "prefill_s", "limit"),
-    [(0.05, 0.25, 750), (0.05, 1.05, 150), (0.05, 10.0, LEAST_TOKENS), (0.0, 0.1, 1000), (0.15, 1.15, 300)],
+    [(0.05, 0.25, 750), (0.05, 1.05, 150), (0.05, 10.0, LEAST_TOKENS), (0.0, 0.1, 1000), (0.15, 1.15, 150)],
 )
 def test_a_chunk_keeps_the_pace(decode_s: float, prefill_s: float, limit: int) -> None:
-    """A chunk is what fits between a decode and the target, or three decodes where they are more, within its bounds."""
+    """A chunk is what fits between a decode and the target, or two decodes where they are more, within its bounds."""
     pace = Pace(0.2, 1000)
     for _ in range(100):
         pace.measured(0, decode_s)
