@@ -68,6 +68,7 @@ class Immediate:
     model = CARD.name
     card: ModelCard | None = CARD
     restarts = 0
+    life = 0
     detail = "The engine is ready."
 
     def __init__(self) -> None:

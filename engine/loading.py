@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
 import xxhash
 from safetensors import SafetensorError
@@ -26,6 +27,8 @@ from engine.steady import steady
 
 CPU = torch.device("cpu")
 _UNLOADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError, SafetensorError)
+
+log = structlog.get_logger("engine")
 
 
 def load(
@@ -61,7 +64,7 @@ def load(
     if device.type != "cpu":  # where each product is a kernel to be launched
         fuse(module)
     if deterministic:
-        steady(module)
+        log.info("deterministic_layers", **steady(module))
     return PagedModel(module.eval().to(device), weights=digest(path), attend=attend, kv_cache_dtype=kv_cache_dtype)
 
 

@@ -24,6 +24,8 @@ RUNGS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 MOST_OUTPUTS = 1 << 22  # numbers of one product, so that a vocabulary is not tested, nor computed, in 1,024 rows
 FEW = 2  # rungs at least that a ladder for single rows should have
 LANES = 32  # elements that an activation computes together; those behind the last full lot round otherwise
+ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")
+SUMS = (nn.Softmax, nn.LogSoftmax, nn.Softmin)  # among them, which are not element by element
 SERIAL = 1 << 14  # elements up to which torch computes any activation in one thread
 
 Product = Callable[[Tensor], Tensor]  # [rows, in] to [rows, out]
@@ -133,7 +135,7 @@ def steady(module: Any, *, kernels: Sequence[Kernel] = KERNELS) -> dict[str, int
                 assert product is not None
                 setattr(parent, name, Steady(product, ladder, child.out_features))
                 used[kernel.name] = used.get(kernel.name, 0) + 1
-            elif type(child).__module__ in ("transformers.activations", "torch.nn.modules.activation"):
+            elif type(child).__module__ in ACTIVATIONS and not isinstance(child, SUMS):
                 setattr(parent, name, Level(child, threads))
     return used
 

@@ -17,9 +17,9 @@ import xxhash
 
 from gateway.ask import Ask, Tool, ToolCall, Turn
 from gateway.canonical import canonical, canonical_schema
+from prefix_store.chain import TOKEN_BYTES
 from prefix_store.fingerprints import SEGMENT_BYTES, TOKEN_HASH_BYTES, Answer, Fingerprint, Keyed, Part, PartKind
 
-TOKEN_BYTES: Final = 4
 NEAR: Final = 4096  # characters at each end of a system text in which segments are looked for
 SHORTEST: Final = 24  # characters of a segment
 SEGMENTS: Final = 16

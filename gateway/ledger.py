@@ -19,6 +19,7 @@ from engine.operator_messages import EngineStats
 from gateway.flushing import flushing
 from gateway.record import UNNAMED, Record, Routed
 from gateway.usage import PromptFacts
+from prefix_store.chain import TOKEN_BYTES
 from prefix_store.ledger import HOUR, MINUTE, LedgerStore, Place, Row, floor, merge, slot
 from prefix_store.store import StoreUnavailable
 
@@ -26,8 +27,6 @@ FLUSH_S = 5.0
 PORTION = 8  # rows handed over in one call
 MOST_ROWS = 20_000  # not yet handed over; above, minutes are folded into their hours, and then the oldest go
 PATIENCE_S = 2.0  # for the engine's snapshot
-TOKEN_BYTES = 4
-
 NOBODY = Place(tenant="", key="", model="", api="", upstream="")
 
 

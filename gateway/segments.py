@@ -15,11 +15,11 @@ import numpy as np
 
 from gateway.detokenize import TokenSpelling
 from gateway.encoding import Encoded, Encoder, StandIns
+from prefix_store.chain import TOKEN_BYTES
 from prefix_store.text import Segment, SegmentIndex
 
 # What may stand beside a border.
 PROBES = ("", " ", "a", " a", "\n", "\n\n", "  a  ", "1", ".", "ä", "漢", "🙂", "a b\n")
-TOKEN_BYTES = 4
 CHUNK = 1 << 15  # numbers, about two milliseconds
 
 

@@ -20,10 +20,9 @@ from gateway.relay.call import Call
 from gateway.relay.prefix import root_of
 from gateway.relay.upstream import Endpoint, Upstream
 from gateway.routing.wanted import path_of
+from prefix_store.chain import TOKEN_BYTES
 
 BLOCK_TOKENS: Final = 16
-TOKEN_BYTES: Final = 4
-
 log = structlog.get_logger("gateway.relay")
 
 

@@ -27,8 +27,7 @@ from gateway.backends.bundled import Bundled
 from gateway.backends.sums import ended, summed
 from gateway.routing.router import Choice, Router
 from gateway.routing.wanted import Wanted, path_of
-
-TOKEN_BYTES = 4
+from prefix_store.chain import TOKEN_BYTES
 
 
 def engines_on(devices: Sequence[str], config: EngineConfig) -> Bundled | Several:

@@ -18,8 +18,9 @@ from engine.client import EngineClient
 from engine.config import EngineConfig
 from engine.errors import EngineError, EngineUnavailable, ModelRefused
 from engine.messages import Finished, Keep, ModelCard, Prefilled, Sampling, Submit, TokenLogprob
-from gateway.evaluation.prompts import ANSWER_TOKENS, TOKEN_BYTES, Question
+from gateway.evaluation.prompts import ANSWER_TOKENS, Question
 from gateway.evaluation.scoring import Answered, Read
+from prefix_store.chain import TOKEN_BYTES
 
 KEPT_S: Final = 3600.0  # a haystack is asked about long before
 TENANT: Final = "evaluation"

@@ -23,10 +23,11 @@ from engine.messages import ModelCard
 from gateway.evaluation import haystack, scoring
 from gateway.evaluation.asking import Asker, running
 from gateway.evaluation.errors import Unmeasurable
-from gateway.evaluation.prompts import CANDIDATES, TOKEN_BYTES, Prompts, Question
+from gateway.evaluation.prompts import CANDIDATES, Prompts, Question
 from gateway.evaluation.reading import MOST_TOKENS, stretches
 from gateway.evaluation.scoring import Json, Measured
 from gateway.evaluation.wanted import Wanted
+from prefix_store.chain import TOKEN_BYTES
 
 Step = Callable[[str, int], None]  # what is being done, and how many of its parts are done by now
 

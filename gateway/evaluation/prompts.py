@@ -17,10 +17,10 @@ from gateway.evaluation import haystack
 from gateway.evaluation.errors import Unmeasurable
 from gateway.evaluation.haystack import Fact
 from gateway.prompt import Renderer
+from prefix_store.chain import TOKEN_BYTES
 
 CANDIDATES: Final = 10  # answers among which the right one should be the likeliest
 ANSWER_TOKENS: Final = 6  # five digits, and what ends an answer whose tokens hold several
-TOKEN_BYTES: Final = 4
 BEFORE: Final = "Here are some notes. A question about them follows."
 AFTER: Final = "Answer from the notes above."
 

@@ -90,10 +90,9 @@ def test_whatever_is_asked_for_one_seed_is_one_answer(asked: list[Any], step_tok
     wanted = [truth(prompt, wish, count, stops) for prompt, wish, stops in whole]
     warm = drawing()
     for (prompt, wish, stops), answer in zip(whole, wanted, strict=True):
-        for _ in "cw":
-            told = warm.ask(prompt, max_tokens=count, sampling=wish, stop_ids=tuple(stops))
-            assert told.tokens == answer
-        assert told.prefilled.read == len(prompt) - 1
+        cold, again = (warm.ask(prompt, max_tokens=count, sampling=wish, stop_ids=tuple(stops)) for _ in "cw")
+        assert cold.tokens == again.tokens == answer
+        assert again.prefilled.read == len(prompt) - 1
     crowd = drawing(blocks=7, step_tokens=step_tokens, max_num_seqs=4)
     names = [
         crowd.submit(prompt, max_tokens=count, sampling=wish, stop_ids=tuple(stops)) for prompt, wish, stops in whole
