@@ -14,8 +14,9 @@ DEMO = $(if $(KEEPWARM_HOST)$(KEEPWARM_CONFIG)$(KEEPWARM_OPEN_TENANTS)$(filter -
 run: setup  ## start the server on the default model
 	.venv/bin/keepwarm serve $(DEMO) $(ARGS)
 
+# two at a time, a file's tests in one process; -n 0 is one at a time, which a debugger needs
 test: setup  ## run every test
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: setup  ## check style, types and the borders between packages
 	.venv/bin/ruff check

@@ -125,9 +125,11 @@ def test_a_dtype_that_cannot_be_measured_is_a_row(tiny, text, tmp_path):
     assert "Not measured: " in "".join(ET.parse(picture).getroot().itertext())
 
 
-def test_an_interrupt_leaves_no_engine(tiny):
+def test_an_interrupt_leaves_no_engine(tiny, text):
     """Ctrl-C ends the command with its code, in one line, and the engine with it."""
-    process = keepwarm("--model", tiny, "--kv-bytes", "8MiB")
+    process = keepwarm(
+        *("--model", tiny, "--kv-bytes", "8MiB", "--text", text, "--lengths", "300", "--depths", "50", "--facts", "1")
+    )
     engines: list[psutil.Process] = []
     deadline = time.monotonic() + PATIENCE_S
     while not engines and process.poll() is None and time.monotonic() < deadline:

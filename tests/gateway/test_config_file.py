@@ -301,9 +301,9 @@ def test_serve_refuses_a_wrong_file(write: Write) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--deterministic"], "--deterministic computes on a CPU, and --device is cuda"),
-        (["--deterministic", "on"], "--deterministic computes on a CPU, and --device is cuda"),
-        (["--deterministic", "--max-num-seqs", "8"], "--deterministic computes on a CPU, and --device is cuda"),
+        (["--deterministic"], "--deterministic computes on a CPU, not on cuda"),
+        (["--deterministic", "on"], "--deterministic computes on a CPU, not on cuda"),
+        (["--deterministic", "--max-num-seqs", "8"], "--deterministic computes on a CPU, not on cuda"),
         (["--deterministic", "maybe"], "--deterministic: expected on or off, not 'maybe'"),
     ],
 )
