@@ -58,7 +58,7 @@ class Plan:
 
 def planned(wanted: Wanted, prompts: Prompts, text: str, card: ModelCard) -> Plan:
     """Make the prompts for an engine's window and pool. Raises Unmeasurable."""
-    lengths = wanted.lengths_within(min(card.max_model_len, card.blocks * card.block_tokens))
+    lengths = wanted.lengths_within(card.max_model_len)
     prose = haystack.pieces(text) or (text,)
     questions = [
         question
